@@ -1,1 +1,1 @@
-"""Files and buckets, and what is kept in them: journal, lease, checkpoints, caches, logs."""
+"""Adapters for files and buckets: journal, lock, lease, checkpoints, caches, disk space, logs."""

@@ -1,9 +1,10 @@
-"""The objects of a bucket: `gs://` by Google's JSON API, `s3://` (and what speaks it) by botocore.
+"""The objects of a bucket: `gs://` by Google's JSON API, `s3://` (and compatible) by botocore.
 
-google-auth and botocore find the credentials in Google's and AWS's own ways, and an emulator is
-named as their clients name it (STORAGE_EMULATOR_HOST, AWS_ENDPOINT_URL): there are no options of
-ours. Their own retries are off: each request is made once, `diagnosis.store_faults` says what its
-failure means, and only this module tries again. Why no fsspec or obstore: docs/libraries.md.
+google-auth and botocore find the credentials in Google's and AWS's own ways. The variables of their
+clients name an emulator (STORAGE_EMULATOR_HOST, AWS_ENDPOINT_URL); we have no options of our own.
+The libraries' own retries are off: they make each request once, `diagnosis.store_faults` says what
+a failure means, and only this module tries again. docs/libraries.md says why we do not use fsspec
+or obstore.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from supervisor.protocol.reading import UnreadableError, parse_object
 from supervisor.protocol.shortening import beginning
 
 _SILENCE = 15.0
-"""Seconds without a byte after which a try has failed; a quarter of the bound, if that is less."""
+"""A try fails after this many seconds without a byte, or a quarter of the bound if that is less."""
 
 _PAUSES = Pauses(0.25, 8.0, spread=0.5)
 
 _MAX_ANSWER = 64 << 20
-"""Bytes of a page of a listing, or of an error."""
+"""The largest page of a listing, or answer of an error, in bytes."""
 _MAX_LISTED = 1_000_000
-"""Names directly below one place; what has more is not ours."""
+"""The most names to list directly below one place; a place of ours never has more."""
 _CHUNK = 1 << 20
 _CONNECTIONS = 32
-"""Kept open at most: as many as there are threads that ask at once."""
+"""The most connections to keep open: one for each thread that makes requests at the same time."""
 _GOOGLE = "https://storage.{}"
 _GOOGLE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
@@ -46,10 +47,10 @@ _T = TypeVar("_T")
 
 
 def bucket(uri: Uri, bound: float = 60.0) -> Objects:
-    """The objects below `uri`. A call takes at most `bound` seconds, all tries together.
+    """Returns the objects below `uri`. A call takes at most `bound` seconds, with all its tries.
 
     Raises:
-        ImportError: what it takes is not installed; the text says how to install it.
+        ImportError: the client library is missing; the text says how to install it.
     """
     package, extra, kind = _KINDS[uri.scheme]
     try:
@@ -63,9 +64,11 @@ def bucket(uri: Uri, bound: float = 60.0) -> Objects:
 
 
 class _Store(Protocol):
-    """One try of each operation, by the whole name of an object; raises what its library does.
+    """One try of each operation, by the full name of an object. Raises its library's exceptions.
 
-    Safe in any thread. Ends by itself, though not on time: each read has a timeout."""
+    Safe in any thread. Each read has a timeout: a call always ends, but may take longer than it
+    should.
+    """
 
     def read(self, name: str, limit: int) -> Stored: ...
     def write(self, name: str, data: bytes, expected: str | None) -> str: ...
@@ -75,7 +78,7 @@ class _Store(Protocol):
 
 
 class _Bucket:
-    """The port `Objects` on a store that may fail."""
+    """Implements `ports.Objects` on a store whose requests may fail, by trying again."""
 
     def __init__(self, uri: Uri, bound: float, connect: Callable[[], _Store]) -> None:
         self._uri = uri
@@ -94,7 +97,7 @@ class _Bucket:
         name = (self._uri / path).path
         try:
             return self._call(path, lambda store: store.write(name, data, expected))
-        except FileNotFoundError as error:  # of S3, where a version was expected
+        except FileNotFoundError as error:  # S3 answers so if a version was expected
             if not expected:
                 raise
             raise ConflictError(errno.ESTALE, "it is not there any more", error.filename) from error
@@ -127,7 +130,7 @@ class _Bucket:
         )
 
     def _call(self, path: str, operation: Callable[[_Store], _T]) -> _T:
-        """Try until it is done, it is refused, or the time is over."""
+        """Try `operation` until it succeeds, it is refused, or the time is over."""
         where = str(self._uri / path if path else self._uri)
         retry = Retry(_PAUSES, seconds=self._bound)
         known: Exception | None = None
@@ -142,7 +145,7 @@ class _Bucket:
                 judged = self._judged(error, where)
                 if isinstance(judged, PassesError):
                     if known is not None and isinstance(error, TimeoutError):
-                        judged = PassesError(known)  # it says more than that the time is over
+                        judged = PassesError(known)  # the earlier error says more than a timeout
                     known = judged.final
                 raise judged from error
 
@@ -158,7 +161,7 @@ class _Bucket:
             return self._store
 
     def _judged(self, error: Exception, where: str) -> Exception:
-        """What the port raises in the place of `error`; `PassesError`: try again."""
+        """Returns the exception to raise in place of `error`; a `PassesError` means: try again."""
         fault = fault_of(error)
         rule = ruling(fault)
         if rule is None:
@@ -183,11 +186,11 @@ def _words(fault: StoreFault, where: str, remedy: str) -> str:
 
 
 def _within(seconds: float, call: Callable[[], _T]) -> _T:
-    """Return what `call` returns, or raise what it raises.
+    """Returns what `call` returns, or raises what it raises. Runs it in a thread of its own.
 
     Raises:
         TimeoutError: it takes longer than `seconds`. It goes on in its thread until the client's
-            own timeouts end it: they start again with each byte, so they cannot bound the whole.
+            own timeouts end it. These start again with each byte, so they do not bound the call.
     """
     done: Future[_T] = Future()
 
@@ -202,11 +205,11 @@ def _within(seconds: float, call: Callable[[], _T]) -> _T:
 
 
 def _up_to(limit: int, read: Callable[[int], bytes], name: str, seconds: float) -> bytes:
-    """Read to the end with `read`, which reads at most so many bytes.
+    """Returns all that `read` reads; its argument is the most bytes to read at once.
 
     Raises:
         UnreadableError: there are more than `limit` bytes.
-        TimeoutError: the end does not come within `seconds`.
+        TimeoutError: reading to the end takes more than `seconds`.
     """
     until = time.monotonic() + seconds
     data = bytearray()
@@ -303,14 +306,14 @@ class _Google:
 
 
 def _google_url(emulator: str) -> str:
-    """The address of the JSON API. `emulator` may name a host alone."""
+    """Returns the address of the JSON API. `emulator` is an address, a host, or empty."""
     if not emulator:
         return _GOOGLE.format(os.environ.get("GOOGLE_CLOUD_UNIVERSE_DOMAIN") or "googleapis.com")
     return emulator.rstrip("/") if "://" in emulator else f"http://{emulator}"
 
 
 class _Amazon:
-    """Amazon S3, and what speaks it. The version is the ETag, which follows from the content."""
+    """Amazon S3 and compatible stores. The version is the ETag, which follows from the content."""
 
     def __init__(self, bucket: str, silence: float, bound: float) -> None:
         import botocore.session
@@ -344,7 +347,7 @@ class _Amazon:
         self._client.delete_object(Bucket=self._bucket, Key=name)
 
     def exists(self, name: str) -> bool:
-        """By a listing: to HEAD, a missing bucket is like a missing object."""
+        """Uses a listing: HEAD answers the same for a missing bucket as for a missing object."""
         answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=1)
         return any(item["Key"] == name for item in answer.get("Contents", ()))
 
@@ -364,7 +367,7 @@ class _Amazon:
 
 @cache
 def _models() -> Any:
-    """What botocore reads of services: 12 MB that all clients of this process share."""
+    """Returns botocore's descriptions of services, 12 MB that all our clients share."""
     import botocore.session
 
     return botocore.session.Session().get_component("data_loader")

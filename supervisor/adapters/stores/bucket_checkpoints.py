@@ -1,10 +1,10 @@
-"""Committed checkpoints in a bucket, with few requests, and without the libraries that wrote them.
+"""Finds committed checkpoints in a bucket with few requests, without the libraries that wrote them.
 
-A look is one listing of the names directly below the checkpoints' place, however many objects there
-are in them, and a request for each step from the newest down to the first that has its marker:
-two in all, while no save is under way. Nothing is remembered from look to look. A step that was
-committed can lose its marker again (that is how our trainer sets a damaged one aside), and what is
-remembered would have to be asked for again to be sure.
+A look makes one listing of the names directly below the checkpoints' place, however many objects
+the steps contain. Then it asks for the marker of each step, from the newest down to the first one
+that has it. While no save is under way these are two requests. Nothing is cached between two looks:
+a committed step can lose its marker again (our trainer sets a damaged step aside in this way), so a
+cached answer would have to be checked by the same requests.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from supervisor.protocol.reading import UnreadableError
 
 
 def newest_committed(objects: Objects) -> int | None:
-    """The newest committed step among the `objects` of a checkpoints' place.
+    """Returns the newest committed step among the `objects` of a checkpoints' place; None: there
+    is none.
 
     Raises:
-        OSError: the store cannot say.
+        OSError: the store does not answer.
     """
     return next((step for step, name in _steps(objects) if _is_committed(objects, name)), None)
 
 
 def unmarked_copies(objects: Objects) -> tuple[str, ...]:
-    """The names of steps, newest first, above the newest committed one that were committed on a
-    disk, but have no marker here.
+    """Returns the names of steps, newest first, that were committed on a disk and copied here: they
+    have no marker, and are newer than the newest committed step.
 
     Raises:
-        OSError: the store cannot say.
+        OSError: the store does not answer.
     """
     found = []
     for _, name in _steps(objects):

@@ -14,30 +14,30 @@ from supervisor.protocol.this_machine import is_posix
 
 
 def newest_committed(directory: Path) -> int | None:
-    """The newest committed step that is in `directory` now."""
+    """Returns the newest committed step in `directory`; None if there is none."""
     found = committed_steps(directory, posix=is_posix(directory))
     return next((step for step, _ in found), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds between two looks: `least` after something has changed, then longer, up to `most`."""
+    """Seconds between two looks: `least` after a change, then doubled each time, up to `most`."""
 
     least: float
     most: float
 
     def after(self, pause: float, *, changed: bool) -> float:
-        """The next pause after one of `pause` seconds and another look."""
+        """Returns the pause after one of `pause` seconds; `changed`: the place has changed."""
         return self.least if changed else min(2 * pause, self.most)
 
 
 DISK = Pace(0.5, 2.0)
 BUCKET = Pace(5.0, 30.0)
-"""A request costs money. A worker that says it has saved is heard at once anyway."""
+"""Slower: each request costs money. When a worker reports a save, we look at once anyway."""
 
 
 class Looks:
-    """Looks at a place, one look after the other: tells what is new, and when to look again."""
+    """Looks at a place again and again: reports each new step, and says when to look next."""
 
     def __init__(
         self,
@@ -47,15 +47,15 @@ class Looks:
         on_error: Tell,
         pace: Pace = DISK,
     ) -> None:
-        """Call `on_commit` with each new newest committed step.
+        """Calls `on_commit` with the newest committed step whenever that is another one.
 
-        `look` finds it in `place`, or fails with an OSError: `on_error` is told that once, until it
-        works again.
+        `look` finds this step in `place`; None: there is none. If it raises an OSError, `on_error`
+        gets one notice; after `look` has worked again, the next OSError leads to another notice.
         """
         self.has_news = False
-        """Whether another step was the newest than when it first looked."""
+        """True once a later look has found another newest step than the first look."""
         self.is_over = False
-        """Whether nobody wants to know any more."""
+        """Set it to True to end: no step is reported from then on."""
         self._place = place
         self._newest = look
         self._on_commit = on_commit
@@ -68,7 +68,7 @@ class Looks:
         self._pause = pace.least
 
     def look(self) -> float:
-        """Look; returns for how many seconds to pause then, unless somebody asks for a look."""
+        """Look once. Returns the seconds until the next look, if nobody asks for one sooner."""
         newest = self._look()
         self._changed = newest is not None and newest != self._told
         if newest is not None and self._changed and not self.is_over:
@@ -79,7 +79,7 @@ class Looks:
         return self._pause
 
     def paused(self, *, asked: bool) -> None:
-        """The pause is over; `asked`: because somebody asked for a look."""
+        """Note that the pause is over; `asked`: it ended early, as somebody asked for a look."""
         self._pause = self._pace.after(self._pause, changed=self._changed or asked)
 
     def _look(self) -> int | None:
@@ -104,10 +104,10 @@ class Looks:
 
 
 class CheckpointWatcher:
-    """Looks in a thread of its own: a storage that hangs must not hang the supervisor."""
+    """Runs `Looks` in a thread of its own: a storage that hangs must not block the supervisor."""
 
     def __init__(self, looks: Looks) -> None:
-        """What `looks` tells is told from the watching thread."""
+        """The callbacks of `looks` run in the watching thread."""
         self._looks = looks
         self._look_now = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="checkpoints", daemon=True)
@@ -119,7 +119,7 @@ class CheckpointWatcher:
         return self._looks.has_news
 
     def look_now(self) -> None:
-        """The worker says that it has saved."""
+        """Look at once: the worker reports that it has saved."""
         self._look_now.set()
 
     def stop(self) -> None:

@@ -1,19 +1,21 @@
-"""JAX's persistent compilation cache, kept whole.
+"""Keeps JAX's persistent compilation cache free of incomplete and damaged entries.
 
-JAX writes an entry in place: a process that is killed while it writes leaves half of one, which JAX
-then finds damaged at every start and never replaces. So it works in the directory `live`; what it
-adds there is taken over, at once as a hard link, when it is known to be whole. What was taken over
-is listed with its SHA-256 in a file that `sha256sum -c` reads; what is no longer what it was is
-removed. `live` is one path for all attempts and standbys, because the path is a part of JAX's keys
-(XLA's autotuner keeps a cache of its own below it).
+JAX writes an entry in place: a process that is killed while it writes leaves half an entry. JAX
+then reports it as damaged at every start and never replaces it. So JAX works in the directory
+`live`, and an entry there is taken over only once it is known to be whole, by a hard link. Entries
+that were taken over are listed with their SHA-256 in a file that `sha256sum -c` reads; one whose
+sum has changed is removed. All attempts and standbys use the same path `live`, because the path is
+a part of JAX's keys (XLA's autotuner keeps a cache of its own below it).
 
-An entry is native code: where others could put one, the cache is used neither by us nor by JAX.
-JAX's own limit, JAX_COMPILATION_CACHE_MAX_SIZE, needs a file beside each entry, which linked ones
-do not have, and a lock: so the limit is kept here. What was used last is known from the times of
-access, which most file systems keep to the day; our own reading leaves them as they are.
+An entry is native code: if other users could add one, neither we nor JAX use the cache.
 
-An entry is one zlib or zstd stream (`jax._src.compilation_cache`). zlib ends with a checksum of its
-own; of zstd (RFC 8878), which the standard library cannot unpack, the blocks are counted.
+The size limit is applied here. JAX's own limit, JAX_COMPILATION_CACHE_MAX_SIZE, needs a lock and a
+file beside each entry, which linked entries do not have. The least recently used entries go first,
+by their access times, which most file systems keep to the day; our own reading does not change
+them.
+
+An entry is one zlib or zstd stream (`jax._src.compilation_cache`). zlib ends with a checksum. The
+standard library cannot unpack zstd (RFC 8878), so there we only follow the lengths of the blocks.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from supervisor.protocol.removal import Place
 
 _DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
 _THEIRS = (_DIRECTORY, "JAX_COMPILATION_CACHE_MAX_SIZE")
-"""Who sets one of these keeps a cache of their own, or none."""
+"""A program with one of these variables has its own cache, or none: we leave that to it."""
 _DEFAULTS = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -49,21 +51,23 @@ _DEFAULTS = {
 _CHUNK = 1 << 20
 _MAX_SUMS = 16 << 20
 _MAX_ENTRY = 2 << 30
-"""Bytes; what is larger no compiler wrote, and is not hashed."""
+"""Bytes; no compiler writes a larger entry, so we do not hash it."""
 _MAX_UNPACKED = 8 << 30
 
 _Stamp = tuple[int, int]
-"""Size and time of change (ns) of a file: links and copies have their original's."""
+"""Size and time of change (ns) of a file; a link or our copy of it has the same."""
 
 
 class CompileCache:
     """The cache of one job. Only one supervisor may use it at a time.
 
-    An `OSError` is told once, and costs the cache, nothing else.
+    If the cache cannot be used (an `OSError`), this is reported once, and the job goes on without
+    it. One `OSError` is raised: by `settle`, which `environment` calls, if it cannot remove an
+    entry.
     """
 
     def __init__(self, directory: Path, tell: Tell) -> None:
-        """Nothing is read yet. `tell` may be called from another thread."""
+        """Reads nothing yet. `tell` may be called from another thread."""
         self._directory = directory
         self._live = directory / "live"
         self._tell = tell
@@ -73,13 +77,13 @@ class CompileCache:
         self._verified: dict[str, _Stamp] = {}
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        """What to add to the environment `given` of a process so that it uses the cache, which is
-        made ready for it; nothing where `given` says otherwise."""
+        """Make the cache ready, and return what to add to the environment `given` of a process so
+        that it uses the cache: nothing if `given` sets one of `_THEIRS`, or ours is unusable."""
         if any(name in given for name in _THEIRS):
             return {}
         is_usable = False
         with self._best_effort():
-            for directory in (self._directory, self._live):  # never model_dir, if it was removed
+            for directory in (self._directory, self._live):  # never makes a removed model_dir
                 private_folder.make(directory)
             is_usable = True
         if not is_usable:
@@ -94,11 +98,12 @@ class CompileCache:
         return missing | {_DIRECTORY: str(self._live)}
 
     def take_over(self) -> None:
-        """Take over what a living worker has compiled; returns at once."""
+        """Take over what a running worker has compiled, in another thread; returns at once."""
         threading.Thread(target=self._take_over, name="compile cache", daemon=True).start()
 
     def settle(self) -> None:
-        """Take over what the worker has compiled, which is gone, and remove what is not whole."""
+        """Take over what the worker has compiled, and remove entries that are not whole. The worker
+        must have ended."""
         for name, why in self._take_over().items():
             removal.file(Place.COMPILED, self._live / name, below=self._directory)
             self._tell(
@@ -111,7 +116,7 @@ class CompileCache:
             )
 
     def _take_over(self) -> dict[str, str]:
-        """Take over what is whole; returns why the other entries are not (yet), by name."""
+        """Take over the entries that are whole; returns by name why the others are not, so far."""
         unfit: dict[str, str] = {}
         with self._lock, self._best_effort():
             if not self._is_there():
@@ -127,8 +132,7 @@ class CompileCache:
         return unfit
 
     def keep_within(self, limit: int) -> None:
-        """Delete the entries that were not used for longest, so that the rest takes at most `limit`
-        bytes."""
+        """Delete the least recently used entries, so that the rest takes at most `limit` bytes."""
         with self._lock, self._best_effort():
             if not self._is_there():
                 return
@@ -155,10 +159,10 @@ class CompileCache:
                 )
 
     def _is_there(self) -> bool:
-        """Whether there is a cache.
+        """True if the folders of the cache exist.
 
         Raises:
-            OSError: others could put something there.
+            OSError: other users could write to them.
         """
         try:
             private_folder.check(self._directory)
@@ -168,7 +172,7 @@ class CompileCache:
         return True
 
     def _look(self) -> None:
-        """Verify what is new here, or has changed; remove what is damaged."""
+        """Verify new and changed entries that were taken over; remove damaged ones."""
         found = _entries(self._directory)
         if not self._sums:
             self._sums = _read_sums(self._directory / SUMS)
@@ -234,7 +238,7 @@ class CompileCache:
 
 
 def _entries(directory: Path) -> dict[str, _Stamp]:
-    """The entries of `directory` by name; nothing where there is no directory."""
+    """Returns the entries of `directory` by name; none if there is no such directory."""
     return {name: _stamp(status) for name, status in _statuses(directory).items()}
 
 
@@ -251,7 +255,7 @@ def _statuses(directory: Path) -> dict[str, os.stat_result]:
 
 
 def _kept(name: str, files: list[os.stat_result]) -> Kept:
-    """The entry `name`, which is these files: one with two names, or copies of each other."""
+    """Returns the entry `name`: its `files` are one file with two names, or copies of it."""
     sizes = {(one.st_dev, one.st_ino): one.st_size for one in files}
     used = max(max(one.st_atime, one.st_mtime) for one in files)
     return Kept(name, sum(sizes.values()), used)
@@ -262,12 +266,12 @@ def _stamp(status: os.stat_result) -> _Stamp:
 
 
 def _program(name: str) -> str:
-    """What JAX calls the program in the entry `name`: `<program>-<key>-cache`."""
+    """Returns JAX's name of the program in the entry `name`, `<program>-<key>-cache`."""
     return name.removesuffix(SUFFIX).rpartition("-")[0]
 
 
 def _read_sums(path: Path) -> dict[str, str]:
-    """Digests by name. Lines that are none are left out: their entries are verified anew."""
+    """Reads the digests by name. Invalid lines are left out: their entries get new digests."""
     try:
         lines = read(path, _MAX_SUMS).decode("utf-8", "replace").splitlines()
     except (FileNotFoundError, UnreadableError):
@@ -284,7 +288,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Make `target` the same file as `source`, at once; a copy where there are no hard links."""
+    """Make `target` a hard link to `source`, atomically; a copy if hard links do not work."""
     temporary = target.with_name(f".{target.name}.tmp")
     removal.file(Place.TEMPORARY, temporary, below=target.parent)
     try:
@@ -295,7 +299,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 class _UnfitError(Exception):
-    """This entry must not be used. `why` says what it is; it is empty where it is not whole."""
+    """This entry must not be used. `why` says why; it is empty for an incomplete or changed one."""
 
     def __init__(self, why: str = "") -> None:
         super().__init__(why)
@@ -303,10 +307,10 @@ class _UnfitError(Exception):
 
 
 def _digest(path: Path) -> str:
-    """The SHA-256 of an entry.
+    """Returns the SHA-256 of an entry, as hex.
 
     Raises:
-        _UnfitError: it is not whole, not this user's, or larger than any.
+        _UnfitError: it is incomplete, another user's, or larger than `_MAX_ENTRY`.
     """
     with opened(path) as raw, io.BufferedReader(raw) as file:
         status = os.fstat(file.fileno())
@@ -322,7 +326,7 @@ def _digest(path: Path) -> str:
 
 
 def is_whole(file: BinaryIO) -> bool:
-    """Whether `file` holds one zlib or zstd stream from its beginning to its end, and no more."""
+    """True if `file` contains exactly one zlib or zstd stream, from its beginning to its end."""
     magic = file.read(4)
     file.seek(0)
     try:
@@ -337,7 +341,7 @@ def _whole_zlib(file: BinaryIO) -> bool:
         if unpacker.eof:
             return False
         while chunk and not unpacker.eof:
-            unpacked += len(unpacker.decompress(chunk, _CHUNK))  # bounded, and not kept
+            unpacked += len(unpacker.decompress(chunk, _CHUNK))  # bounded, and thrown away
             if unpacked > _MAX_UNPACKED:
                 return False
             chunk = unpacker.unconsumed_tail
@@ -351,7 +355,7 @@ _RLE, _RESERVED = 1, 3
 
 
 def _whole_zstd(file: BinaryIO) -> bool:
-    """One frame: its header, its blocks by their lengths, and the checksum if it has one."""
+    """True if the frame is whole: header, blocks by their lengths, and the checksum, if any."""
     size = os.fstat(file.fileno()).st_size
     (descriptor,) = _exactly(file, 5)[4:]
     single_segment = descriptor >> 5 & 1

@@ -1,9 +1,9 @@
-"""A file with secrets of a program: variables of its environment, which the config only names.
+"""Reads a file of secret environment variables of a program; the config names only the file.
 
-Nobody else may be able to read it: see `files.secret_file`. Each line is `NAME=VALUE`. What
-follows the first `=` is the value, as it stands, to the end of the line; one pair of quotes around
-all of it is taken away. Nothing is expanded and nothing is escaped. Empty lines and lines that
-begin with `#` are skipped. No message shows a value.
+No other user may be able to read the file: see `files.secret_file`. Each line is `NAME=VALUE`. The
+value is all that follows the first `=`, unchanged, to the end of the line; one pair of quotes
+around it is removed. Nothing is expanded or unescaped. Empty lines and lines that begin with `#`
+are skipped. No message shows a value.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables in the file at `path`.
+    """Reads the variables in the file at `path`.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it must not be used, or a line of it is wrong. The text names file and line.
+        ValueError: the file must not be used (see `files.secret_file`), or a line is wrong. The
+            text names the file and the line.
     """
     content = secret_file.read(path, _MAX_BYTES)
     try:
@@ -35,10 +36,10 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def parse(content: str, name: str) -> dict[str, str]:
-    """The variables in `content`, which is that of the file `name`.
+    """Returns the variables in `content`, the text of the file `name`.
 
     Raises:
-        ValueError: a line of it is wrong.
+        ValueError: a line is wrong.
     """
     found: dict[str, str] = {}
     for number, line in enumerate(content.split("\n"), 1):

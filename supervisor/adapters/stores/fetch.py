@@ -1,8 +1,8 @@
-"""Brings a job from its bucket to this host, before it goes on here.
+"""Copies a job from its bucket to this host before the job continues here.
 
-The bucket is the truth: another host may have had the job since it was last here. What this host
-has besides, and the bucket did not get, is kept only where it continues what is there. Outputs of
-attempts stay in the bucket: nobody needs them to go on.
+The bucket is the truth: another host may have run the job since it last ran here. Where a file on
+this host has more than the bucket, it is kept only if it begins with all that the bucket has. The
+outputs of attempts stay in the bucket: the job does not need them to continue.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from supervisor.protocol.reading import UnreadableError, read
 
 _DRILLS = "drills"
 _MAX_NAME = 240
-"""Bytes; a file system takes 255, and a temporary name is longer."""
+"""Bytes; a file system allows 255, and a temporary name is longer than the file's."""
 
 
 def read_growing(objects: Objects, path: str, tell: Tell) -> bytes | None:
-    """Return a file that is kept in segments, as far as it is whole; None where it has no segment.
-    Where its beginning is lost, return what is there: a journal is damaged then, and not new.
+    """Returns the content of a file that is kept in segments, up to the first gap; None: it has no
+    segment.
+
+    If the beginning is lost, it returns the segments that were written last: so a journal counts as
+    damaged, not as new. `tell` gets a notice about what is left out.
 
     Raises:
+        UnreadableError: the file is larger than `MAX_OBJECT`.
         OSError: the bucket cannot be read.
     """
     found = objects.list(f"{path}{SUFFIX}").objects
@@ -63,19 +67,20 @@ def read_growing(objects: Objects, path: str, tell: Tell) -> bytes | None:
 
 
 def _newest(names: Iterable[str]) -> list[str]:
-    """The names of the segments that were written last, in order."""
+    """Returns the names of the segments of the last epoch and generation, in order."""
     segments = [segment for name in names if (segment := Segment.parse(name)) is not None]
     newest = max((segment.writing for segment in segments), default=None)
     return [segment.name for segment in sorted(segments) if segment.writing == newest]
 
 
 def bring_journal(objects: Objects, folder: Path, tell: Tell) -> None:
-    """Copy the journal to `folder`, which is empty, for a reader. Where the journal is missing or
-    empty, make empty files for the archived segments and empty folders for the phases: they show
-    that the job has a past.
+    """Copy the journal to `folder`, which is empty, for a reader.
+
+    If the journal is missing or empty, make empty files for the archived segments and empty folders
+    for the phases: they show that the job has a past.
 
     Raises:
-        OSError: the bucket cannot be read, or the folder not be written.
+        OSError: the bucket cannot be read, or the folder cannot be written.
     """
     journal = read_growing(objects, JOURNAL, tell)
     if journal is not None:
@@ -89,9 +94,9 @@ def bring_journal(objects: Objects, folder: Path, tell: Tell) -> None:
 
 
 def epoch_after(objects: Objects) -> int:
-    """An epoch above all under which the journal was written.
+    """Returns an epoch above all those under which the journal was written.
 
-    The lease counts them, but a person may have removed it.
+    The lease counts epochs, but a person may have removed the lease.
     """
     names = objects.list(f"{JOURNAL}{SUFFIX}").objects
     segments = [segment for name in names if (segment := Segment.parse(name)) is not None]
@@ -99,15 +104,18 @@ def epoch_after(objects: Objects) -> int:
 
 
 def fetch(objects: Objects, folder: Path, set_aside: str, tell: Tell) -> None:
-    """Make `folder` hold what the bucket does, as far as the job needs it to go on; compiled
-    programs are the business of `adapters.stores.shared_programs`.
+    """Copy to `folder` what the job needs from the bucket to continue.
 
-    A file here that grew in another way than there, or that is not there any more, is set aside
-    under its name and `set_aside`; with the journal its archive. The archive stays in the bucket:
-    see `adapters.stores.mirror.MirroredStorage`.
+    A file here that only grows is set aside if neither copy is the beginning of the other, or if
+    it is missing or empty in the bucket: it is renamed to `.<name>.<set_aside>`. The archive of the
+    journal is set aside with the journal. Any other file is copied if its size differs.
+
+    Two things are not copied: the archive, which stays in the bucket (see
+    `adapters.stores.mirror.MirroredStorage`), and compiled programs (see
+    `adapters.stores.shared_programs`).
 
     Raises:
-        OSError: the bucket cannot be read, or the folder not be written.
+        OSError: the bucket cannot be read, or the folder cannot be written.
     """
     names = objects.list("").folders
     phases = sorted(filter(attempts.is_phase_folder, names))
@@ -116,7 +124,7 @@ def fetch(objects: Objects, folder: Path, set_aside: str, tell: Tell) -> None:
     for place in (*phases, *([_DRILLS] if _DRILLS in names else [])):
         for name, size in sorted(objects.list(place).objects.items()):
             if name.startswith("."):
-                continue  # nothing of ours: see `adapters.stores.mirror`
+                continue  # not ours: `adapters.stores.mirror` copies no such name
             if not _is_a_name(name):
                 tell(
                     Notice(
@@ -132,7 +140,7 @@ def fetch(objects: Objects, folder: Path, set_aside: str, tell: Tell) -> None:
 
 
 def _bring(folder: Path, path: str, there: bytes | None, set_aside: str, tell: Tell) -> None:
-    """Make a file that grows what it is in the bucket, or leave it where it is that and more."""
+    """Copy a growing file, with the content `there`, from the bucket, unless ours continues it."""
     target = folder / path
     here = _content(target, folder)
     if here is not None and (there is None or not _continues(here, there)):
@@ -151,12 +159,12 @@ def _set_aside(target: Path, under: str, tell: Tell) -> None:
 
 
 def _is_a_name(name: str) -> bool:
-    """Whether a file here can have this name of the bucket's, and its temporary one too."""
+    """True if a file on this host can have the name of this object, and a temporary file too."""
     return name.isprintable() and not name.startswith(".") and len(name.encode()) <= _MAX_NAME
 
 
 def _size(target: Path) -> int | None:
-    """None: there is no such file, or something else under its name."""
+    """Returns the size of a regular file in bytes; None: `target` is none."""
     try:
         status = target.lstat()
     except FileNotFoundError:
@@ -172,8 +180,8 @@ def _content(target: Path, folder: Path) -> bytes | None:
 
 
 def _continues(here: bytes, there: bytes) -> bool:
-    """Whether the file here and the one in the bucket are the same as far as both go. One that is
-    empty in the bucket is damaged there: nothing goes on from it."""
+    """True if one of the files is the beginning of the other: `here` on this host, `there` in the
+    bucket. A file that is empty in the bucket is damaged: no content continues it."""
     return there.startswith(here) or (there != b"" and here.startswith(there))
 
 

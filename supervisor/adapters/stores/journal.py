@@ -1,18 +1,22 @@
-"""The journal's file: the truth about a job, and the segments that its older records move to.
+"""Reads and writes the journal's file, `journal.jsonl`, and the segments of its older records.
 
-`journal.jsonl` begins with a snapshot where it has grown long before, so that it opens in a moment
-after any time. What was before is in `journal/`, in segments that are never written again; each
-begins with the snapshot that names the one before it. Nothing is deleted.
+The journal is the truth about a job. A long journal is compacted: its records move to a segment,
+and `journal.jsonl` begins anew with a snapshot. So it opens fast, however old the job is. Segments
+are in `journal/` and are never written again. Each begins with the snapshot that names the segment
+before it (the first one has none). Nothing is deleted.
 
-A part of a line behind whole ones is what a crash in the middle of a write leaves: it is cut off,
-kept in a file of its own, and told. Anything else that cannot be followed is damage, and so is a
-journal that is gone while its segments are there: nothing is begun anew then. See `repair`.
-A record is written whole or not at all, and only behind the one before it: where the file is not
-what this supervisor left (removed, cut, written to by another), it stops rather than write what
-cannot be replayed. To compact, the segment is written first and the journal replaced then: whoever
-is killed in between leaves a segment that nobody names, and does it again.
+A crash in the middle of a write leaves a part of a line after whole lines. `read` cuts it off and
+keeps it in a file of its own; the supervisor reports it. Anything else that cannot be replayed is
+damage. A journal that is gone although its segments are there is damage too: the job does not begin
+anew. See `supervisor.repair`.
 
-What the records say: see `supervisor.history`.
+A record is written whole or not at all, and only after the record before it. If the file is not
+what this supervisor left (it was removed, cut or written by another process), the supervisor stops:
+it writes nothing that could not be replayed. Compacting writes the segment first and replaces the
+journal then. A supervisor that is killed in between leaves a segment that no snapshot names; the
+next one compacts again.
+
+`supervisor.history` says what the records contain.
 """
 
 from __future__ import annotations
@@ -50,9 +54,9 @@ from supervisor.ports import Storage, Transition
 from supervisor.protocol.reading import UnreadableError, parse_object
 
 _MAX_JOURNAL = 256 << 20
-"""Bytes; one that was never compacted has a tenth of it after ten thousand attempts."""
+"""Bytes; ten times what ten thousand attempts write, if the journal is never compacted."""
 COMPACT_AFTER = 1000
-"""Records that make a segment: 0.4 MB, and a twentieth of a second to read."""
+"""Records in a segment: 0.4 MB, read in a twentieth of a second."""
 _VIEW = Callable[[], Any]
 
 
@@ -66,22 +70,22 @@ class FileJournal:
         compact_after: int = COMPACT_AFTER,
         tell: Tell = lambda told: None,
     ) -> None:
-        """`tell` is told where it cannot be compacted, which is tried again."""
+        """`tell` gets a notice if compacting fails; it is tried again later."""
         self._storage = storage
         self._compact_after = compact_after
         self._tell = tell
         self._views: dict[str, _VIEW] = {}
         self._size = 0
-        """Where the journal ends."""
+        """The length of the journal in bytes."""
         self._records = 0
-        """How many are in it since it was compacted, or since that was last tried."""
+        """The number of records since the journal was compacted, or since we last tried that."""
         self._now: History | None = None
-        """Where the journal stands, without its transitions; None: it was not read."""
+        """The history up to now, without its transitions; None: the journal was not read yet."""
         self._state: dict[str, Any] | None = None
-        """The durable state as JSON; None: the next record tells all of it."""
+        """The last recorded durable state as JSON; None: the next record must contain all of it."""
 
     def keep(self, name: str, view: _VIEW) -> None:
-        """Have what `view` returns, JSON, in every snapshot, under `name`; None: nothing."""
+        """Put the JSON that `view` returns into every snapshot, under `name`, unless it is None."""
         self._views[name] = view
 
     # --- writing ----------------------------------------------------------------------------------
@@ -90,7 +94,7 @@ class FileJournal:
         """See `ports.Journal`.
 
         Raises:
-            JournalError: it could not be written.
+            JournalError: the record could not be written.
         """
         now = self._standing()
         if now.number and (now.is_outdated or self._records >= self._compact_after):
@@ -110,7 +114,7 @@ class FileJournal:
         self._state = state
 
     def record_config(self, wall: datetime, config: list[dict[str, Any]], diff: list[str]) -> None:
-        """Keep the resolved config of every phase, and how it differs from the one before."""
+        """Append a record of the resolved config of every phase, and of its changes, `diff`."""
         now = self._standing()
         line = line_of_config(now.number + 1, writer(), wall, config, diff)
         self._write(line, durable=True)
@@ -125,7 +129,7 @@ class FileJournal:
     def _write(self, line: bytes, *, durable: bool) -> None:
         try:
             if self._size == 0 and not content(self._storage, JOURNAL):
-                self._storage.replace(JOURNAL, line)  # so that no crash leaves a part of it alone
+                self._storage.replace(JOURNAL, line)  # no crash leaves a part of it
             else:
                 self._storage.append(JOURNAL, line, at=self._size, durable=durable)
         except OSError as error:
@@ -134,12 +138,12 @@ class FileJournal:
         self._records += 1
 
     def _compact(self, now: History, wall: datetime) -> None:
-        """Move all records to a segment. What goes wrong with it costs nothing but time."""
+        """Move all records to a segment. If that fails, the journal stays long, and no more."""
         self._records = 0
         try:
             data = self._storage.read(JOURNAL, _MAX_JOURNAL)
             if len(data) != self._size:
-                return  # whoever appends next is told
+                return  # the next append fails, with the reason
             archived = archived_name(now, data)
             self._storage.make_directory(ARCHIVE, durable=True)
             self._storage.replace(archived, data)
@@ -169,10 +173,10 @@ class FileJournal:
     # --- reading ----------------------------------------------------------------------------------
 
     def read(self) -> History:
-        """The job's history; a torn last line is cut off the file, and kept beside it.
+        """Returns the job's history. Moves an incomplete last line to a file of its own.
 
         Raises:
-            JournalError: it cannot be read, or is damaged in another way.
+            JournalError: the journal cannot be read, or is damaged in another way.
         """
         history, data = self._look()
         whole = data[: len(data) - history.torn]
@@ -196,7 +200,7 @@ class FileJournal:
         return history
 
     def look(self) -> History:
-        """The same for who only looks on: nothing is mended, the last line may be half written.
+        """Returns the job's history and changes nothing: another process may be writing the file.
 
         Raises:
             JournalError: see `read`.
@@ -204,7 +208,7 @@ class FileJournal:
         return self._look()[0]
 
     def everything(self, history: History) -> Iterator[Transition]:
-        """All transitions that led to `history`, which was read: the archived ones first.
+        """Yields all transitions that led to `history`, which `read` returned: archived ones first.
 
         Raises:
             JournalError: a segment is missing, or cannot be read.
@@ -219,7 +223,7 @@ class FileJournal:
         yield from history.transitions
 
     def _named_by(self, name: str) -> str | None:
-        """The segment before the segment `name`."""
+        """Returns the name of the segment before the segment `name`; None: it is the first."""
         first, _, _ = self._segment(name).partition(b"\n")
         record, _ = parse(first, f"{name} line 1", 1)
         before = record.archived if isinstance(record, Snapshot) else None
@@ -235,7 +239,7 @@ class FileJournal:
         return data
 
     def _look(self) -> tuple[History, bytes]:
-        """The history, and the content of the file, of which the last `torn` bytes do not count."""
+        """Returns the history and the content of the file, whose last `torn` bytes are left out."""
         data = content(self._storage, JOURNAL)
         if not data:
             self._check_nothing_was(data)
@@ -250,11 +254,14 @@ class FileJournal:
         return history, data
 
     def _check_nothing_was(self, data: bytes | None) -> None:
-        """See to it that the job has no past, where its journal is empty (no crash leaves that), or
-        None: missing. Whoever begins a new record moves its segments away too.
+        """Check that a job whose journal has no records has no past.
+
+        `data` is the file's content: empty, which no crash leaves, or None if the file is missing.
+        To begin a new record a person moves the journal away with its segments; the folders of old
+        phases may stay.
 
         Raises:
-            DamagedJournalError: there is something of it.
+            DamagedJournalError: there are segments; or the journal is empty, and a phase has begun.
         """
         what = "is missing" if data is None else "is empty"
         if segments := segments_of(self._storage):
@@ -266,7 +273,7 @@ class FileJournal:
             )
 
     def _mend(self, history: History, whole: bytes, torn: bytes) -> None:
-        """Have the file hold the `whole` lines alone; what was `torn` is kept."""
+        """Replace the file by its `whole` lines; keep the `torn` bytes in a file of their own."""
         try:
             if torn:
                 history.torn_kept = f"{TORN}{history.number + 1}-{checksum(torn)}.jsonl"
@@ -277,11 +284,11 @@ class FileJournal:
 
 
 def content(storage: Storage, name: str) -> bytes | None:
-    """The content of the journal or of a segment; None: there is no such file.
+    """Returns the content of the journal or of a segment; None: there is no such file.
 
     Raises:
-        DamagedJournalError: what is there is no such file.
-        JournalError: it cannot be read.
+        DamagedJournalError: it is too large, or no regular file.
+        JournalError: it cannot be read now.
     """
     try:
         return storage.read(name, _MAX_JOURNAL)
@@ -294,10 +301,10 @@ def content(storage: Storage, name: str) -> bytes | None:
 
 
 def segments_of(storage: Storage) -> list[str]:
-    """The names of the archived segments, oldest first.
+    """Returns the names of the archived segments, oldest first.
 
     Raises:
-        JournalError: nobody can look.
+        JournalError: the folder cannot be read.
     """
     return [f"{ARCHIVE}/{name}" for name in sorted(_names(storage, ARCHIVE)) if is_segment(name)]
 
@@ -310,7 +317,7 @@ def _names(storage: Storage, folder: str = "") -> list[str]:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Whether a last line lacks nothing but its end: no part of a record is an object too."""
+    """True if a last line lacks only its line end. A part of a record is never a JSON object."""
     try:
         parse_object(line, JOURNAL)
     except UnreadableError:
@@ -319,8 +326,8 @@ def _is_whole(line: bytes) -> bool:
 
 
 def phases_on_record(storage: Storage) -> Sequence[str]:
-    """The folders of the phases that the journal has, oldest first; none where it cannot be read,
-    which whoever reads it next is told."""
+    """Returns the folders of the phases in the journal, oldest first. Returns none if the journal
+    cannot be read: the next `read` raises that error."""
     try:
         return FileJournal(storage).look().past.directories
     except JournalError:
@@ -328,10 +335,13 @@ def phases_on_record(storage: Storage) -> Sequence[str]:
 
 
 def follow(lines: bytes, name: str, *, checked: bool = True) -> History:
-    """The history that the whole `lines` of the file `name` tell.
+    """Returns the history that the whole `lines` of the file `name` lead to.
+
+    `checked`: also check that each record follows from those before it.
 
     Raises:
-        DamagedJournalError: one of them is damaged; or does not follow, where that is `checked`.
+        NewerJournalError: a newer version wrote these lines.
+        DamagedJournalError: a line is damaged, or fails that check.
     """
     history = History()
     for place, line in enumerate(lines.removesuffix(b"\n").split(b"\n") if lines else (), start=1):

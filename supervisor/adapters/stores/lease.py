@@ -250,8 +250,8 @@ class Lease:
         self._on_lost(error)
 
     def _renew(self) -> None:
-        if self._is_late():  # it may be somebody's to take by now: not to be written any more
-            with suppress(OSError):  # but to be told whose it is, where that can be found out
+        if self._is_late():  # another supervisor may take it by now: we must not write it
+            with suppress(OSError):  # raises a clearer error if another supervisor has it
                 self._look()
             raise self._expired()
         before = self._renewed
@@ -260,7 +260,7 @@ class Lease:
         except ConflictError:
             self._look()
             self._write()
-        if _now() - before > self._times.kill:  # it hung: what it wrote over may be another's
+        if _now() - before > self._times.kill:  # it hung: it may have replaced another's lease
             raise self._expired()
         self._on_renewed(self._renewed + self._times.kill - _now())
         with self._answered:
@@ -299,7 +299,7 @@ class Lease:
 
 
 def is_shared(directory: Path) -> bool:
-    """Whether other hosts may see the directory: its file system is not known to be local."""
+    """True if other hosts may see the directory: its file system is not known to be local."""
     return file_system(directory) not in _LOCAL
 
 

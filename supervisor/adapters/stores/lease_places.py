@@ -1,12 +1,12 @@
-"""Where a lease is kept, and how surely of several writers only one replaces what was there.
+"""The two places for a lease, a bucket and a file; how each lets only one of several writers win.
 
-* In a bucket the store itself refuses a write that does not replace what was expected: of several
-  takers one is the owner, at whatever moment each of them writes, and who has lost the lease can
-  never write it again, nor can a write that was long under way.
-* No shared file system is asked for more than replacing a file: taking over is writing, waiting for
-  `settle` seconds, and reading back. Of two that write in that time the later one wins. One that is
-  delayed by more than `settle` between its last look and its write wins later, and is found at the
-  earlier one's next renewal. Where `flock` works it rules this out on one host.
+* In a bucket the store refuses a write that does not replace the expected version. So exactly one
+  supervisor wins, whenever each of them writes. A supervisor that has lost the lease can never
+  write it again, and a write that was under way for long fails too.
+* A shared file system only has to replace a file. To take the lease over, a supervisor writes it,
+  waits for `settle` seconds, and reads it back. If two write within that time, the later one wins.
+  A supervisor that is delayed by more than `settle` between its last read and its write wins later;
+  the earlier one notices at its next renewal. On one host `flock`, where it works, prevents this.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from supervisor.protocol.reading import UnreadableError
 
 LEASE = "lease.json"
 MAX_LEASE = 64 << 10
-"""Bytes: it has some hundred."""
+"""Bytes; a lease has a few hundred."""
 UNREADABLE = b'{"token": "unreadable"}'
-"""What is read of a lease that is no file, or far too large."""
+"""The content that stands for a lease that is no regular file, or is far too large."""
 
 
 class LeaseFile:
     """A lease in a file."""
 
     def __init__(self, storage: Storage, settle: float) -> None:
-        """`settle` in seconds."""
+        """`settle`: seconds between writing over another's lease and reading it back."""
         self._storage = storage
         self._settle = settle
         self._own: str | None = None
@@ -40,12 +40,12 @@ class LeaseFile:
             data = self._storage.read(LEASE, MAX_LEASE)
         except FileNotFoundError:
             data = b""
-        except UnreadableError:  # which is no living owner's: it never changes, and is replaced
+        except UnreadableError:  # no living owner wrote this: it never changes, so it is replaced
             data = UNREADABLE
         return Stored(data, hashlib.sha256(data).hexdigest() if data else "")
 
     def write(self, data: bytes, expected: str) -> str:
-        """See `lease.LeasePlace`. What another wrote is replaced only once it stays replaced."""
+        """See `lease.LeasePlace`. A write over another's version must last `settle` seconds."""
         self._expect(expected)
         self._storage.replace(LEASE, data)
         version = hashlib.sha256(data).hexdigest()
@@ -64,7 +64,7 @@ class LeaseObject:
     """A lease in a bucket."""
 
     def __init__(self, objects: Objects) -> None:
-        """`objects` had better answer within a `renew`: the next look waits for it."""
+        """`objects` should answer within `renew` seconds: the next look waits for the answer."""
         self._objects = objects
         self._is_proven = False
 
@@ -79,7 +79,8 @@ class LeaseObject:
         """See `lease.LeasePlace`.
 
         Raises:
-            OSError: also where the store heeds no preconditions: it could not keep two apart.
+            OSError: as `ports.Objects`; also if the store ignores preconditions, so that it cannot
+                keep two supervisors apart.
         """
         version = self._objects.write(LEASE, data, expected=expected)
         if not self._is_proven:
@@ -87,7 +88,10 @@ class LeaseObject:
         return version
 
     def _prove(self, data: bytes, replaced: str) -> None:
-        """Some that speak S3 take any write. What this one replaced cannot be there any more."""
+        """Check that the store refuses to replace the version `replaced`, which is gone by now.
+
+        Some S3-compatible stores accept any write.
+        """
         try:
             self._objects.write(LEASE, data, expected=replaced)
         except ConflictError:

@@ -134,7 +134,7 @@ class DirectoryLock:
         self._stamp = _stamp(self._directory / OWNER)
 
     def holds(self) -> bool:
-        """Whether the directory and the lock in it are still those that were locked."""
+        """True if the directory and the lock in it are still those that we locked."""
         try:
             place, lock = self._directory.stat(), (self._directory / LOCK).lstat()
         except (FileNotFoundError, NotADirectoryError):
@@ -149,7 +149,7 @@ class DirectoryLock:
         """Release the lock. The epoch stays in the file, for the next owner."""
         with contextlib.suppress(OSError):
             told = reading.read(self._directory / OWNER)
-            if told and told == self._written:  # not that of another host's supervisor
+            if told and told == self._written:  # another host's supervisor may have written it
                 files.replace(OWNER, json.dumps({"token": None, "epoch": self._epoch}).encode())
         os.close(self._place)
         os.close(self._lock)
@@ -298,12 +298,12 @@ def _record(directory: Path) -> dict[str, Any]:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether `path` is a file that no supervisor can have written."""
+    """True if `path` is a file that no supervisor can have written."""
     try:
         told = reading.read_object(path)
     except reading.UnreadableError:
         return True
-    except OSError:  # there is none, or nobody can tell now
+    except OSError:  # there is none, or it cannot be read now
         return False
     return type(told.get("epoch")) is not int and _identity(told) is None
 
@@ -329,7 +329,7 @@ def _told(record: dict[str, Any]) -> str | None:
 def _who(directory: Path, holders: Collection[int] = ()) -> str:
     record = _record(directory)
     identity, who = _identity(record), _told(record)
-    if identity is None or identity.is_dead:  # whoever holds it has not written so yet
+    if identity is None or identity.is_dead:  # the holder has not written its name yet
         pids = f" (pid {', '.join(map(str, holders))})" if holders else ""
         text = f"another supervisor{pids}; stop it first, or use another model_dir"
         return f"{directory} is owned by {text}"

@@ -1,4 +1,4 @@
-"""Reads logs of any size for `supervise classify`: chunk by chunk, into what is worth judging."""
+"""Reads logs of any size for `supervise classify` in chunks, and keeps what is worth judging."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _CHUNK = 1 << 20
 
 
 def is_log(name: str) -> bool:
-    """Whether there is a log of this name."""
+    """True if there is a log of this name: a file, or `-` for standard input."""
     return name == STDIN or Path(name).exists()
 
 
 def digest_of(name: str) -> str:
-    """What the log `name` (`-`: standard input) says that may tell why it ends.
+    """Returns the part of the log `name` (`-`: standard input) that may explain its end.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the log cannot be read.
     """
     if name == STDIN:
         return _digest(sys.stdin.buffer)

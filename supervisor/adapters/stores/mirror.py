@@ -1,14 +1,15 @@
-"""Keeps in a bucket what the job's folder on this host holds, while the job runs.
+"""Copies the job's folder on this host to a bucket while the job runs.
 
-One thread, which alone waits for the bucket. It looks at the folder when it is told of a decision
-and every few seconds; the journal goes first. What only grows (the journal, run.log,
-attempts.jsonl) is written in segments (`files.segments`); anything else whole, and a large file
-only when it has grown by half or rests. The other way come only the requests of people. A bucket
-that fails is tried again until it works: how long a job may go on without it is decided by the
-lease, and by whoever waits in `flush`.
+One thread does this, so that nothing else has to wait for the bucket. It looks at the folder every
+few seconds, and at once when it is woken; it copies the journal first. Files that only grow (the
+journal, run.log, attempts.jsonl) are written in segments (`files.segments`). Any other file is
+written whole; a large one only if it has grown by half, or has not changed since the last look. In
+the other direction only the requests of people are copied. If the bucket fails, the thread tries
+again until it works. The lease, and the callers of `flush`, decide how long a job may go on without
+the bucket.
 
-Checkpoints are none of its business: the trainer writes them to the bucket itself. Nor are compiled
-programs, which are code: see `adapters.stores.shared_programs`.
+Two things are not copied: checkpoints, which the trainer writes to the bucket itself, and compiled
+programs, which are code (see `adapters.stores.shared_programs`).
 """
 
 from __future__ import annotations
@@ -32,22 +33,26 @@ from supervisor.protocol.reading import UnreadableError, opened, read
 from supervisor.protocol.removal import Place
 
 _INTERVAL = 5.0
+"""Seconds between two looks at the folder."""
 _PATIENCE = 120.0
-"""Seconds for which `flush` waits: longer than the bucket may take to answer, tries included."""
+"""Seconds that `flush` waits: longer than the bucket takes to answer, with all tries."""
 _LOOK = 0.2
 _LARGEST = 1 << 28
-"""Bytes of a file that is copied: what is larger is nothing of ours."""
+"""The largest file to copy, in bytes; a larger one is not ours."""
 _SMALL = 1 << 18
-"""Bytes that may be written anew for each change."""
+"""Bytes: a file up to this size is written again after each change."""
 _RUNNING = 2
-"""Attempts whose files may still change: the newest, and the one before while that starts."""
+"""The number of attempts, and of phases, whose files may still change: the newest one, and the one
+before it while the newest one starts."""
 
 _REQUESTS = "requests"
 _MAX_NAME = 200
-"""Bytes; a file here takes 255, and its temporary name is longer."""
+"""Bytes; a file system allows 255, and a temporary name is longer than the file's."""
 _ASK_INTERVAL = 30.0
+"""Seconds between two looks for requests in the bucket."""
 
 _Stamp = tuple[int, int]
+"""Size and time of change (ns) of a file."""
 
 
 def _nothing() -> None:
@@ -66,7 +71,7 @@ class Mirror:
         also: Callable[[], None] = _nothing,
     ) -> None:
         """`epoch` is that of our lease. `tell` and `also` are called from the mirror's thread;
-        `also` brings to the bucket what else belongs there."""
+        `also` copies other things to the bucket."""
         self._objects = objects
         self._folder = folder.resolve()
         self._epoch = epoch
@@ -81,31 +86,33 @@ class Mirror:
         self._wanted = threading.Event()
         self._changed = threading.Condition()
         self._replaced = threading.Lock()
-        """Held while a file that else only grows is replaced, or read."""
+        """Held while a growing file is replaced, or read."""
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
 
     def begin(self) -> None:
-        """What the folder holds now, and from now on, is to be in the bucket too. From here on
-        what grows in it only grows."""
+        """Start the thread, which copies what the folder contains and each later change.
+
+        From now on a growing file may be replaced only through `replace`.
+        """
         self._thread.start()
 
     def wake(self) -> None:
-        """There is something new."""
+        """Look at the folder at once: there is something new."""
         self._wanted.set()
 
     def replace(self, path: str, replace: Callable[[], None]) -> None:
-        """Have `replace` make another of the file `path`, which else only grows."""
+        """Call `replace`, which replaces the growing file `path`; it is then written anew."""
         with self._replaced:
             replace()
             if (stream := self._streams.get(path)) is not None:
                 self._streams[path] = _Stream(stream.generation + 1)
 
     def flush(self, path: str, give_up: Callable[[], bool], patience: float = _PATIENCE) -> None:
-        """Return once the file `path`, which only grows, is in the bucket as far as it is now.
+        """Wait until the bucket has all that the growing file `path` contains now.
 
         Raises:
-            OSError: it is not within `patience` seconds, or until `give_up`.
+            OSError: that took more than `patience` seconds, or `give_up` returned True.
         """
         size = (self._folder / path).stat().st_size
         end = time.monotonic() + patience
@@ -118,7 +125,8 @@ class Mirror:
                 self._changed.wait(_LOOK)
 
     def close(self, patience: float = _PATIENCE) -> str | None:
-        """Write what is left, within `patience` seconds, and end; why not all is there, if so."""
+        """Copy what is left, for at most `patience` seconds, and end the thread. Returns why the
+        bucket does not have everything; None: it has."""
         if self._thread.ident is None:
             return None
         self._is_ending = True
@@ -129,12 +137,12 @@ class Mirror:
         return None if self._error is None else _words(self._error)
 
     def archived(self) -> list[str]:
-        """Return the names of the archived segments in the bucket, also those of other hosts.
+        """Returns the names of the archived segments in the bucket, also those of other hosts.
         Errors as `ports.Objects`."""
         return sorted(self._objects.list(ARCHIVE).objects)
 
     def read(self, path: str, limit: int) -> bytes:
-        """Return the content of an object. Errors as `ports.Objects`."""
+        """Returns the content of an object. Errors as `ports.Objects`."""
         return self._objects.read(path, limit).data
 
     # --- the thread -----------------------------------------------------------------------------
@@ -147,7 +155,7 @@ class Mirror:
         self._attempt_all()
 
     def _attempt_all(self) -> None:
-        """One look at everything; what fails is left to the next."""
+        """Copy all that has changed. After an error the next look copies the rest."""
         try:
             for path in self._growing():
                 self._extend(path)
@@ -188,9 +196,9 @@ class Mirror:
                 source.seek(segment.start)
                 data = source.read(segment.size)
         if len(data) < segment.size:
-            return  # it was cut meanwhile, which its writer finds out
+            return  # the file was cut meanwhile: its writer will notice
         if path == JOURNAL and not stream.segments:
-            for archived in self._below(ARCHIVE):  # what it names must be there before it
+            for archived in self._below(ARCHIVE):  # the journal names them, so they come first
                 self._replace(archived)
         self._objects.write(f"{path}{SUFFIX}/{segment.name}", data)
         obsolete = stream.segments[len(kept) :]
@@ -203,7 +211,7 @@ class Mirror:
             self._forget(Place.SEGMENT, f"{path}{SUFFIX}/{each.name}")
 
     def _forget_earlier(self, path: str, whole: Segment) -> None:
-        """All of the file is there in one piece: what was written of it before is of no use."""
+        """Delete the segments of earlier epochs and generations: `whole` has all of the file."""
         for name in self._objects.list(f"{path}{SUFFIX}").objects:
             segment = Segment.parse(name)
             if segment is not None and segment.writing < whole.writing:
@@ -235,7 +243,7 @@ class Mirror:
         self._written[path] = stamp
 
     def _bring_requests(self) -> None:
-        """What people ask of the job elsewhere is asked here: see `adapters.stores.requests`."""
+        """Move requests of people from the bucket to this host: see `adapters.stores.requests`."""
         for name in sorted(self._objects.list(_REQUESTS).objects):
             if not Place.REQUEST.claims(name) or len(name.encode()) > _MAX_NAME:
                 continue
@@ -276,7 +284,7 @@ class Mirror:
 
     def _others(self) -> Iterator[str]:
         for name in _files(self._folder):
-            if name not in (JOURNAL, PROCESSES):  # processes are of this host
+            if name not in (JOURNAL, PROCESSES):  # the processes on record are of this host only
                 yield name
         yield from self._below("drills")
         yield from self._below(ARCHIVE)
@@ -289,7 +297,7 @@ class Mirror:
                 yield from self._below(f"{folder}/{attempt}")
 
     def _phases(self) -> list[str]:
-        """The newest; the others are as they were."""
+        """Returns the folders of the newest phases; files of older ones do not change any more."""
         names = [name for name in _folders(self._folder) if attempts.is_phase_folder(name)]
         return sorted(names)[-_RUNNING:]
 
@@ -299,7 +307,7 @@ class Mirror:
 
 
 class _Stream:
-    """What of a file that grows is in the bucket."""
+    """The segments of a growing file that are in the bucket."""
 
     def __init__(self, generation: int = 0) -> None:
         """`generation` counts how often the file was replaced."""
@@ -308,11 +316,11 @@ class _Stream:
 
 
 class MirroredStorage:
-    """A storage on this host for which durable means: in the bucket."""
+    """A storage on this host. A durable `append` returns only once the bucket has the bytes."""
 
     def __init__(self, storage: Storage, mirror: Mirror, give_up: Callable[[], bool]) -> None:
-        """`give_up` tells whether it is time to stop waiting for the bucket, or raises why it must
-        not be written any more."""
+        """`give_up` returns True if we should stop waiting for the bucket. It raises an error if we
+        must not write to the bucket any more."""
         self._storage = storage
         self._mirror = mirror
         self._give_up = give_up
@@ -328,7 +336,7 @@ class MirroredStorage:
             return self._mirror.read(path, limit)
 
     def replace(self, path: str, data: bytes) -> None:
-        """See `ports.Storage`. It is in the bucket some seconds later."""
+        """See `ports.Storage`. The bucket has the file some seconds later."""
         if path == JOURNAL:
             self._mirror.replace(path, partial(self._storage.replace, path, data))
         else:
@@ -337,9 +345,10 @@ class MirroredStorage:
     def append(
         self, path: str, data: bytes, *, at: int | None = None, durable: bool = False
     ) -> None:
-        """See `ports.Storage`. What did not get into the bucket stays here, and is tried again.
+        """See `ports.Storage`. If a durable write does not reach the bucket in time, it stays on
+        this host, and the mirror tries again.
 
-        What is decided is on its way at once, what is told some seconds later.
+        A record of the journal is copied at once; lines for people some seconds later.
         """
         self._storage.append(path, data, at=at, durable=durable)
         if durable:
@@ -352,7 +361,7 @@ class MirroredStorage:
         return self._storage.make_directory(path, durable=durable)
 
     def names(self, path: str) -> list[str]:
-        """See `ports.Storage`. The archive's names are those in the bucket."""
+        """See `ports.Storage`. For the archive these are the names in the bucket."""
         return self._mirror.archived() if path == ARCHIVE else self._storage.names(path)
 
     def local(self, path: str) -> Path:
@@ -365,7 +374,11 @@ def _words(error: OSError) -> str:
 
 
 def _is_due(stamp: _Stamp, before: _Stamp | None, seen: _Stamp | None, *, is_last: bool) -> bool:
-    """Whether a file that has changed is worth writing by now: what is large and grows is not."""
+    """True if a changed file is to be written now.
+
+    `before` is its stamp when it was last written, `seen` that of the last look. A large file must
+    be new, or have grown by half, or not have changed since the last look; unless this `is_last`.
+    """
     size = stamp[0]
     grown = before is None or size >= before[0] * 3 // 2
     return is_last or size <= _SMALL or grown or stamp == seen
@@ -385,7 +398,8 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Without what is being written, or is only for this host; of a link to a folder, nothing."""
+    """Returns the entries of `folder` without hidden ones (temporary files, files for this host
+    only); nothing if `folder` is a link."""
     if folder.is_symlink():
         return []
     with suppress(FileNotFoundError, NotADirectoryError):

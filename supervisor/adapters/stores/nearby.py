@@ -1,7 +1,7 @@
-"""Looks for checkpoints around the place where none is seen: a hint for a person, and no more.
+"""Looks for checkpoints near the configured place if that has none, as a hint for a person.
 
-The number of entries is bounded, because what is around may be a home directory. Nothing is read
-but names, times and the signs of a commit.
+The search reads a bounded number of entries, because it may run in a home directory. It reads only
+names, modification times and the signs of a commit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from supervisor.protocol.committed import is_committed, step_of
 
 _MAX_ENTRIES = 5000
-"""Of all folders together."""
+"""The most entries to read in all folders together."""
 _MAX_DEPTH = 5
 _MAX_TOLD = 3
 _KEY = "trainer.init.checkpoint.directory"
@@ -27,8 +27,11 @@ _LIKE_ONE = re.compile(
 
 
 def found_nearby(place: Path | None, roots: Sequence[Path], since: float) -> str:
-    """What there is below `roots`, and not in `place`, that may be the checkpoints: steps that are
-    committed, or else what has such a name and was changed after the Unix time `since`."""
+    """Returns a sentence about what below `roots`, but not in `place`, may be the checkpoints.
+
+    It names committed steps; or if there are none, entries whose name looks like a checkpoint's
+    and that were changed after the Unix time `since`.
+    """
     elsewhere: dict[Path, int] = {}
     alike: list[str] = []
     for entry in _below(roots):
@@ -52,7 +55,7 @@ def found_nearby(place: Path | None, roots: Sequence[Path], since: float) -> str
 
 
 def _below(roots: Sequence[Path]) -> Iterator[Path]:
-    """What is below `roots`, level by level; what cannot be read is passed over."""
+    """Yields the entries below `roots`, level by level; skips folders that cannot be read."""
     level, seen, left = list(roots), set[Path](), _MAX_ENTRIES
     for _ in range(_MAX_DEPTH):
         folders: list[Path] = []
@@ -72,8 +75,8 @@ def _below(roots: Sequence[Path]) -> Iterator[Path]:
 
 
 def _entries(folder: Path, most: int) -> Sequence[os.DirEntry[str]]:
-    """At most `most` entries of `folder`, by their names; those that it lists first, if it has
-    more."""
+    """Returns at most `most` entries of `folder`, sorted by name: the first ones that the system
+    lists."""
     try:
         with os.scandir(folder) as listing:
             return sorted(islice(listing, most), key=lambda entry: entry.name)
@@ -84,5 +87,5 @@ def _entries(folder: Path, most: int) -> Sequence[os.DirEntry[str]]:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir(follow_symlinks=False)
-    except OSError:  # some file systems do not list the kind of an entry: it is asked for, and gone
+    except OSError:  # the listing has no type on some file systems: this asks for it
         return False

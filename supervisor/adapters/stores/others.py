@@ -1,9 +1,9 @@
-"""Who else may change model_dir: where root runs a job, that user can have root run anything.
+"""Finds who else may change model_dir: if root runs a job, they can make root run any program.
 
-What is looked at is the directory itself, each directory above it (whoever may write one of them
-can put another model_dir in its place), and the lock file in it. Access control lists show in the
-bits of the group. Not seen are other names of the directory (bind mounts, the server of a network
-file system), and what files deeper in it allow.
+It looks at the directory, at the lock file in it, and at each directory above it: who may write one
+of those can put another model_dir in its place. Access control lists show in the group's mode bits.
+It does not see other names of the directory (bind mounts, the server of a network file system), nor
+the permissions of files deeper in it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def may_change(directory: Path, lock: str, *, user: int) -> list[str]:
-    """What lets others than `user` and root change `directory` or hold the file `lock` in it.
+    """Returns what lets others than `user` and root change `directory`, or lock the file `lock` in
+    it; one sentence each.
 
-    What cannot be looked at is named too: nobody knows who may change it. Only root is told of the
-    directories: for others it is the usual thing to share them.
+    A path that cannot be examined is included: we cannot know who may change it. Directories are
+    examined only if `user` is root: other users often share theirs.
     """
     found = list(_of_lock(directory / lock, user))
     if user == 0:
@@ -38,7 +39,7 @@ def _of_directory(path: Path, *, is_above: bool) -> Iterator[str]:
     if status.st_uid != 0:
         yield f"{path} belongs to uid {status.st_uid}"
     if is_above and status.st_mode & stat.S_ISVTX:
-        return  # what is in it can be renamed only by its owner
+        return  # sticky: only the owner of an entry can rename it
     if status.st_mode & stat.S_IWOTH:
         yield f"{path} can be written by everyone"
     elif status.st_mode & stat.S_IWGRP and status.st_gid != 0:
@@ -48,7 +49,7 @@ def _of_directory(path: Path, *, is_above: bool) -> Iterator[str]:
 def _of_lock(path: Path, user: int) -> Iterator[str]:
     try:
         status = path.lstat()
-    except FileNotFoundError:  # this file system knows no `flock`
+    except FileNotFoundError:  # no lock file: this file system has no `flock`
         return
     except OSError as error:
         yield _unseen(path, error)

@@ -1,6 +1,6 @@
-"""What people ask of a job from outside: files in model_dir that its supervisor takes away.
+"""Requests of people to a job: each is a file in model_dir, which the supervisor reads and removes.
 
-A request is heard by the supervisor that runs, or else by the next one.
+If no supervisor runs, the next one reads it. The only request so far is to end a quarantine.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from supervisor.protocol.removal import Place
 _FOLDER = "requests"
 _SUFFIX = ".clear-quarantine.json"
 _MAX_SIZE = 64 << 10
-"""Bytes of a request: some thousand names."""
+"""Bytes of a request; enough for some thousand names."""
 _MAX_NAME = 200
 _MAX_REQUESTS = 100
-"""Files that are looked at in one go."""
+"""The most requests that one call of `taken` reads."""
 
 
 def ask_to_clear(model_dir: Path, units: tuple[str, ...]) -> None:
-    """Leave the request to end the quarantine of `units` (none named: of all)."""
+    """Write the request to end the quarantine of `units` (empty: of all units) into `model_dir`."""
     path, data = to_clear(units)
     target = model_dir / path
     target.parent.mkdir(exist_ok=True)
@@ -37,17 +37,17 @@ def ask_to_clear(model_dir: Path, units: tuple[str, ...]) -> None:
 
 
 def to_clear(units: tuple[str, ...]) -> tuple[str, bytes]:
-    """The same request as a file: its path in model_dir, and its content."""
+    """Returns the same request as a file: its path relative to model_dir, and its content."""
     return f"{_FOLDER}/{uuid.uuid4().hex}{_SUFFIX}", json.dumps(list(units)).encode()
 
 
 def taken(model_dir: Path, refused: Tell) -> Iterator[tuple[str, ...]]:
-    """The units of each request that was left since, taken away with it.
+    """Yields the units of each request in `model_dir`, and removes its file.
 
-    A file that is no request stays where it is, and `refused` is told of it.
+    A file that is no valid request stays where it is, and `refused` gets a notice about it.
 
     Raises:
-        OSError: nobody can look, or a request cannot be taken away.
+        OSError: the folder cannot be read, or a request cannot be removed.
     """
     folder = model_dir / _FOLDER
     if not folder.is_dir():

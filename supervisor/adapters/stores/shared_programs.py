@@ -1,5 +1,7 @@
-"""Shares compiled programs with the other hosts of a job, through its bucket, as far as the config
-says whom to trust: see `core.cache_trust`."""
+"""Exchanges compiled programs with the other hosts of a job, through its bucket.
+
+The config says whose programs to trust: see `core.cache_trust`.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,10 @@ _KEY = "trainer.init.limits.compile_cache"
 
 
 def read_key(path: Path) -> bytes:
-    """The key in the file `path`: all of its bytes.
+    """Reads the key in the file `path`: all of its bytes.
 
     Raises:
-        ValueError: others may know it (see `files.secret_file`), or it is no key.
+        ValueError: others may know it (see `files.secret_file`), or its length is wrong.
         OSError: it cannot be read.
     """
     key = secret_file.read(path, _LARGEST_KEY)
@@ -46,27 +48,29 @@ def read_key(path: Path) -> bytes:
 
 
 class SharedPrograms:
-    """The compiled programs of a job that are in its bucket as well as on this host.
+    """Keeps the compiled programs of a job the same in its bucket and on this host.
 
-    Entries never change. On this host the limit on the compilation cache is kept by whoever owns
-    it; what is removed here is removed in the bucket too.
+    Entries never change. `compile_cache.CompileCache` applies the size limit on this host; an entry
+    that is removed here is then removed from the bucket too.
     """
 
     def __init__(self, objects: Objects, folder: Path, trust: Trust) -> None:
-        """`folder` is the job's on this host."""
+        """`folder` is the job's folder on this host."""
         self._objects = objects
         self._cache = folder / FOLDER
         self._trust = trust
         self._macs: dict[str, str] = {}
-        """HMAC of each entry that is both on disk and in the bucket; empty without a key."""
+        """The HMAC of each entry that is on this host and in the bucket; without a key, ""."""
         self._table: bytes | None = None
-        """What is in the bucket beside the entries."""
+        """The table of HMACs or SHA-256 sums that we last wrote to the bucket."""
 
     def fetch(self, limit: int, tell: Tell) -> None:
-        """Bring what is trusted to this host, as far as it takes at most `limit` bytes.
+        """Copy the trusted programs to this host, by name, up to `limit` bytes in all.
+
+        `tell` gets a notice about programs that are not trusted, or do not fit.
 
         Raises:
-            OSError: the bucket cannot be read, or the folder not be written.
+            OSError: the bucket cannot be read, or the folder cannot be written.
         """
         if not self._trust.shares:
             return
@@ -114,7 +118,8 @@ class SharedPrograms:
             tell(Notice("bucket-programs-refused", text, reason=why))
 
     def update(self) -> None:
-        """Have in the bucket what is here, signed if there is a key, and no others that were.
+        """Copy new programs to the bucket, signed if there is a key. Remove from it those that were
+        removed here.
 
         Raises:
             OSError: the bucket cannot be written.
@@ -124,7 +129,7 @@ class SharedPrograms:
         here = [path for path in self._cache.iterdir() if is_entry(path.name)]
         for path in here:
             if path.name not in self._macs:
-                # It was found damaged and removed, or is none: whoever uses the cache tells so.
+                # It was damaged and is removed, or is no regular file: `CompileCache` reports it.
                 with suppress(FileNotFoundError, UnreadableError):
                     data = read(path, MAX_OBJECT)
                     self._objects.write(f"{FOLDER}/{path.name}", data)
@@ -133,13 +138,13 @@ class SharedPrograms:
         self._write_table()
 
     def _beside(self, name: str, there: Mapping[str, int]) -> bytes:
-        """The object `name`; empty where there is none."""
+        """Returns the table `name` in the bucket; empty if it is not `there` or too large."""
         if there.get(name, _LARGEST_TABLE + 1) > _LARGEST_TABLE:
             return b""
         return self._objects.read(f"{FOLDER}/{name}").data
 
     def _take(self, name: str, size: int, mac: str) -> bool:
-        """Have an entry here, if it is to be trusted."""
+        """Have an entry on this host, if it is trusted. False: it is not, or has changed."""
         target = self._cache / name
         try:
             here = read(target, size)
@@ -149,7 +154,7 @@ class SharedPrograms:
         try:
             data = here if is_here else self._objects.read(f"{FOLDER}/{name}", size).data
         except (FileNotFoundError, UnreadableError):
-            return False  # it is not what was listed any more
+            return False  # it has changed since it was listed
         if not self._trust.accepts(name, data, mac):
             return False
         if not is_here:
@@ -158,8 +163,8 @@ class SharedPrograms:
         return True
 
     def _is_private(self) -> bool:
-        """Whether what is here is ours. What is not is neither signed nor copied, and whoever uses
-        the cache tells why."""
+        """True if only this user can write to the cache. Otherwise we sign and copy no entry, and
+        `CompileCache` reports why."""
         try:
             private_folder.check(self._cache)
         except (FileNotFoundError, PermissionError):
@@ -173,7 +178,7 @@ class SharedPrograms:
             del self._macs[name]
 
     def _write_table(self) -> None:
-        """What is beside the entries goes last: an entry counts once it is there."""
+        """Write the table after the entries: with a key, an entry counts once it is in there."""
         if self._trust.key is not None:
             name, table = MACS, macs_table(self._macs)
         else:

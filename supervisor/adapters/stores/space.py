@@ -1,12 +1,12 @@
-"""Keeps what the attempts of a job leave behind within the room that there is.
+"""Deletes old files of a job's attempts, to stay within the disk and the configured limits.
 
-A full disk must not end a job that could go on, and no disk should become full of what nobody reads
-any more. What may be deleted is the output of attempts that are over, and, where the config limits
-them, their records (failure records, stacks) and compiled steps: always the oldest first. The
-journal and the checkpoints never are. No link is followed: see `protocol.removal`.
+A full disk must not end a job that could go on, and files that nobody reads any more should not
+fill a disk. On a full disk only the outputs of ended attempts are deleted. The config's limits also
+apply to their records (failure records, stacks) and to compiled steps. The oldest goes first. The
+journal and the checkpoints are never deleted. No link is followed: see `protocol.removal`.
 
-Only the folders of phases that the job's journal has are the job's: a person may keep the copy of
-another one in model_dir, and an earlier job's stay when its journal is moved away.
+Only the phase folders that are in the journal belong to the job. A person may keep a copy of
+another phase in model_dir, and the folders of an earlier job stay when its journal is moved away.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PREFETCH = re.compile(r"prefetch\d+")
 _LOG_OF_HELPER = re.compile(r"standby\.log|rank\d+\.log")
 MAX_LOG = 64 << 20
-"""Bytes of what a standby or a prefetch says: as much as of a worker's output is kept."""
+"""The largest log of a standby or a prefetch, in bytes: the same as for a worker's output."""
 _TRIAL = ".trial"
-"""Suffix of the mark that a compiled step is tried for the first time: a few bytes, and no step."""
+"""Suffix of a mark of a few bytes: the compiled step of that name is on trial until its first call
+has completed. The mark itself is no compiled step."""
 
 _ROOM = 1 << 30
-"""A disk with so much free is not made full by what can be deleted here."""
+"""Bytes: a disk with so much free space is not full because of what we can delete."""
 T = TypeVar("T")
 
 
 def free_bytes(path: Path) -> int | None:
-    """What the disk of `path` has room for; None where it cannot be asked."""
+    """Returns the free bytes on the disk of `path`; None if the system does not say."""
     try:
         return shutil.disk_usage(path).free
     except OSError:
@@ -66,11 +67,11 @@ class _Attempt:
 
 
 class Space:
-    """What can be deleted of a model_dir."""
+    """Deletes what can be deleted in a model_dir."""
 
     def __init__(self, model_dir: Path, tell: Tell, recorded: Callable[[], Sequence[str]]) -> None:
-        """`tell` may be called from another thread. `recorded` looks the folders of the phases up
-        in the journal, oldest first: the disk may be full before the job's history is known."""
+        """`tell` may be called from another thread. `recorded` reads the folders of the phases from
+        the journal, oldest first: the disk may be full before the job's history is known."""
         self._model_dir = model_dir
         self._recorded = recorded
         self._phases: tuple[str, ...] | None = None
@@ -79,10 +80,11 @@ class Space:
         self._without_output: set[Path] = set()
         self._refused: set[Path] = set()
         self.in_use: Callable[[], Path | None] = lambda: None
-        """The directory of the attempt that runs; what it writes is kept."""
+        """Returns the directory of the running attempt, whose files are kept; None if none runs."""
 
     def observe(self, transition: Transition) -> None:
-        """See `ports.Observer`. What the last attempt that failed left is kept within any limit."""
+        """See `ports.Observer`. Notes the phases and the last failed attempt: no limit applies to
+        what that one left."""
         folder, phases = transition.after.directory, self._phases or ()
         if folder is not None and folder not in phases:
             self._phases = (*phases, folder)
@@ -91,18 +93,18 @@ class Space:
             self._last_failed = event.attempt
 
     def recall(self, past: Past) -> None:
-        """Take in what was before this supervisor."""
+        """Take over the phases and the last failed attempt from the job's history."""
         self._phases, self._last_failed = past.directories, past.last_failed
 
     @property
     def is_short(self) -> bool:
-        """Whether the disk of model_dir may be the one that is full, and not another."""
+        """True if the disk of model_dir may be the full one, rather than another disk."""
         free = free_bytes(self._model_dir)
         return free is None or free < _ROOM
 
     def make_room(self) -> None:
-        """Delete all the output that can be; that of the newest attempt, and of the last one that
-        failed, only where there is no other."""
+        """Delete the output of all ended attempts but the newest and the last failed one. If there
+        is no such output, delete that of one of these two."""
         if self._free(sparing=True):
             while self._free(sparing=True):
                 pass
@@ -110,8 +112,8 @@ class Space:
             self._free(sparing=False)
 
     def free(self) -> bool:
-        """Delete the output of the oldest attempt that has any, as `make_room`; False if none can
-        be deleted."""
+        """Delete the output of the oldest attempt that has any; the newest and the last failed
+        attempt come last. False if there is none to delete."""
         return self._free(sparing=True) or self._free(sparing=False)
 
     def _free(self, *, sparing: bool) -> bool:
@@ -137,11 +139,12 @@ class Space:
         return False
 
     def _tells_what_was_last(self, attempt: _Attempt, there: Sequence[_Attempt]) -> bool:
-        """The newest one may have ended a moment ago, and not be judged."""
+        """True for the newest and the last failed attempt. The newest one may have just ended, and
+        its failure may not be judged yet."""
         return attempt == there[-1] or attempt.number == self._last_failed
 
     def keep_within(self, limits: Limits) -> None:
-        """Delete the oldest of what takes more than `limits`."""
+        """Delete the oldest files where they take more than `limits`; empty too large logs."""
         self._of_attempts("outputs", Place.OUTPUT, limits.outputs)
         self._of_attempts("records", Place.RECORD, limits.records)
         self._executables(limits.executables)
@@ -197,8 +200,7 @@ class Space:
             )
 
     def _logs_of_helpers(self) -> None:
-        """Empty those that are too large: whoever writes them appends, and lives as long as it
-        likes."""
+        """Empty logs larger than `MAX_LOG`. Their writers may live long, and append to them."""
         for folder in self._attempt_folders():
             logs = self._files(folder, _is_log_of_helper)
             for name in self._folders(folder):
@@ -221,7 +223,7 @@ class Space:
                         self._tell_once(path, f"cannot be emptied: {error.strerror}")
 
     def _delete(self, place: Place, sizes: Mapping[Path, int]) -> int:
-        """How many bytes were deleted. What cannot be is told once."""
+        """Delete files. Returns the bytes freed. Reports a file that cannot be deleted once."""
         freed = 0
         for path, size in sizes.items():
             try:
@@ -231,13 +233,13 @@ class Space:
         return freed
 
     def _attempts(self) -> Iterator[_Attempt]:
-        """All that there are, in the order in which they were started."""
+        """Yields all attempts in the order in which they started."""
         for folder in self._attempt_folders():
             for name in attempts.in_order(self._folders(folder)):
                 yield _Attempt(folder.parent.name, int(name), folder / name)
 
     def _attempt_folders(self) -> Iterator[Path]:
-        """The folders of the attempts of each phase, in the order in which the phases began."""
+        """Yields each phase's folder of attempts, in the order in which the phases began."""
         if self._phases is None:
             self._phases = tuple(self._recorded())
         there = self._folders(self._model_dir)
@@ -253,7 +255,7 @@ class Space:
         return lambda path: place.claims(str(path.relative_to(self._model_dir)))
 
     def _files(self, folder: Path, is_wanted: Callable[[Path], bool]) -> dict[Path, os.stat_result]:
-        """The regular files in `folder` that are wanted; a link is none."""
+        """Returns the wanted regular files in `folder`; links are left out."""
         found = {}
         for one in self._entries(folder):
             path = Path(one.path)
@@ -261,13 +263,13 @@ class Space:
                 if is_wanted(path) and one.is_file(follow_symlinks=False):
                     found[path] = one.stat(follow_symlinks=False)
             except FileNotFoundError:
-                pass  # a full output is renamed
+                pass  # a full output file is renamed
             except OSError as error:
                 self._tell_once(path, f"cannot be looked at to make room: {error.strerror}")
         return found
 
     def _folders(self, folder: Path) -> list[str]:
-        """The names of the folders in `folder`; a link to one is none."""
+        """Returns the names of the folders in `folder`; links are left out."""
         found = []
         for one in self._entries(folder):
             try:
@@ -299,7 +301,7 @@ def _is_log_of_helper(path: Path) -> bool:
 
 
 class RoomMakingStorage:
-    """A storage that frees space and tries again where the disk is full."""
+    """A storage that deletes old outputs and tries again if the disk is full."""
 
     def __init__(self, storage: Storage, space: Space) -> None:
         self._storage = storage

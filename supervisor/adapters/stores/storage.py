@@ -1,4 +1,4 @@
-"""The storage port on a local (or mounted) directory."""
+"""Implements `ports.Storage` on a local or mounted directory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LocalStorage:
-    """Files below `root`, and never elsewhere: a path that is absolute or has `..` in it is
-    refused, and no link below `root` is followed. Whatever is durable has its directory entry
-    synced as well."""
+    """Files below `root`, and only there. It refuses a path that is absolute or contains `..`, and
+    follows no link below `root`. A durable write also syncs the directory entry of a new file."""
 
     def __init__(self, root: Path, writer: str = "") -> None:
-        """`writer` keeps those apart that may replace the same file at the same time."""
+        """`writer` is part of the names of temporary files: two storages that may replace the same
+        file at the same time need different ones."""
         self._root = root
         self._writer = writer
 
@@ -102,13 +102,13 @@ class LocalStorage:
 
 
 def _made(name: str, folder: int, *, durable: bool) -> bool:
-    """Make the directory `name` in the open one `folder`; False: it is there already."""
+    """Make the directory `name` in the open directory `folder`. False if it is there already."""
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
         return False
     if durable:
-        with contextlib.suppress(PermissionError):  # it may be written, but not be opened
+        with contextlib.suppress(PermissionError):  # we may write to it, but not open it
             _sync_directory(".", folder)
     return True
 
@@ -122,16 +122,16 @@ def _write(descriptor: int, data: bytes, *, durable: bool) -> None:
 
 
 def make_durably(directory: Path, sync: Callable[[Path], None] | None = None) -> None:
-    """Make a directory and those above it that are missing, so that none is lost in a crash.
+    """Make a directory and the missing ones above it, so that a crash loses none of them.
 
-    `sync` writes the entries of a directory to the disk; None: as the kernel does it.
+    `sync` writes the entries of a directory to the disk; None: use `fsync`.
     """
     if directory.is_dir():
         return
     missing = takewhile(lambda each: not each.exists(), directory.parents)
     for each in (*reversed(list(missing)), directory):
         each.mkdir(exist_ok=True)
-        with contextlib.suppress(PermissionError):  # it may be written, but not be opened
+        with contextlib.suppress(PermissionError):  # we may write to it, but not open it
             (sync or _sync_directory)(each.parent)
 
 
