@@ -1,1 +1,1 @@
-"""Accelerators, and the clouds that lend them."""
+"""Adapters for accelerators, and for the clouds that lend them."""

@@ -1,7 +1,7 @@
-"""Which processes of this host have an accelerator open.
+"""Finds the processes of this host that have an accelerator open.
 
-Nobody else can use a TPU chip meanwhile: the kernel opens its VFIO group or device for one process
-at a time.
+While a process has a TPU chip open, no other process can use it: the kernel opens the chip's VFIO
+group or device for one process at a time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TPU = re.compile(r"/dev/(?:vfio/\d+|vfio/devices/vfio\d+|accel\d+|accel/accel\d+)")
-"""Device files of TPU chips: VFIO's groups, VFIO's devices with iommufd (Linux,
+"""Device files of TPU chips: VFIO groups, VFIO devices with iommufd (Linux,
 Documentation/driver-api/vfio.rst), and those of the older driver. /dev/vfio/vfio and /dev/iommu are
-no chips: whoever looks for chips opens them too."""
+not chips: a process that only looks for chips opens them too."""
 NVIDIA = re.compile(r"/dev/nvidia\d+")
 
 
@@ -28,7 +28,7 @@ class Holder:
 
 
 def chips(folder: Path = Path("/dev")) -> list[str]:
-    """The device files of TPU chips on this host."""
+    """Returns the paths of the device files of the TPU chips on this host; `folder` is `/dev`."""
     names = (str(path) for pattern in ("accel*", "*/*", "*/*/*") for path in folder.glob(pattern))
     return sorted(name for name in names if TPU.fullmatch(f"/dev{name.removeprefix(str(folder))}"))
 
@@ -36,12 +36,13 @@ def chips(folder: Path = Path("/dev")) -> list[str]:
 def holders(
     *devices: re.Pattern[str], but: frozenset[int] = frozenset(), proc: Path = Path("/proc")
 ) -> Iterator[Holder]:
-    """The processes, less the pids in `but`, that have one of `devices` open (none given: any
-    accelerator), in order of their pids.
+    """Yields the processes that have one of `devices` open, by pid, without the pids in `but`.
 
-    Not seen are those that we may not look into: other users' for all but root, and those of a pid
-    namespace that is not ours. A process that is being killed closes its files without being seen
-    here either: it is gone when its pidfd says so.
+    `devices` are patterns of device files; none given: all accelerators.
+
+    Some processes are not seen: those of other users, unless we are root; and those outside our pid
+    namespace. A process that is being killed may still be closing its files although it is not seen
+    here: it is gone only when its pidfd says so.
     """
     for process in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         if int(process.name) in but:
@@ -55,7 +56,7 @@ def holders(
 def _devices(process: Path, wanted: tuple[re.Pattern[str], ...]) -> Iterator[str]:
     try:
         descriptors = list((process / "fd").iterdir())
-    except OSError:  # it is gone, or another user's
+    except OSError:  # it has ended, or is another user's
         return
     for descriptor in descriptors:
         try:
@@ -67,7 +68,8 @@ def _devices(process: Path, wanted: tuple[re.Pattern[str], ...]) -> Iterator[str
 
 
 def _user(process: Path) -> int | None:
-    """The real user of a process, whoever owns its folder; None where it has ended."""
+    """Returns the real user id of a process; None: it has ended. (The owner of its folder may be
+    another user.)"""
     try:
         lines = (process / "status").read_text(errors="replace").splitlines()
     except OSError:

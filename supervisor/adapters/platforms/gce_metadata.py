@@ -1,7 +1,8 @@
-"""Asks the metadata server of Google Compute Engine whether this machine will be taken away.
+"""Asks the metadata server of Google Compute Engine if this machine will be preempted or stopped.
 
-It knows of a preemption earlier than the operating system does, and answers a request the moment it
-changes its mind. What answers under its address may also be broken, or somebody else.
+The server knows of a preemption earlier than the operating system, and answers a waiting request as
+soon as a value changes. We do not trust the answers: the server may be broken, or another program
+may answer at its address.
 """
 
 from __future__ import annotations
@@ -18,23 +19,25 @@ from supervisor.ports import Announcement, Source
 from supervisor.protocol.reading import UnreadableError, parse_object
 
 HOST = "169.254.169.254"
-"""metadata.google.internal: by its address, because name servers have bad days too."""
+"""The address of metadata.google.internal: it works even if name servers fail."""
 _LONG_POLL = 60
+"""Seconds that the server may wait for a change before it answers."""
 _PATIENCE = 15.0
-"""What the server gets beyond a long poll before it is taken for dead."""
+"""Seconds after a long poll until we take the server for dead."""
 _SHORT_PATIENCE = 3.0
-"""What it gets for an answer that the drain waits for."""
+"""Seconds that we wait for an answer while a drain waits for us."""
 _NO_ETAG = "NONE"
-"""That of no value: asked with it, the server answers at once."""
+"""An ETag that no value has: the server answers a request with it at once."""
 _PAUSE = 1.0
+"""Seconds between two requests."""
 _SELDOM = 30.0
-"""The pause where there is nothing to wait for."""
+"""Seconds between two requests if the server does not wait for a change."""
 _NEWS_EVERY = 60.0
-"""Seconds between two announcements of one key that do not end the job."""
+"""The least seconds between two announcements of one source that do not end the job."""
 _LONG_OVER = 86400.0
-"""Seconds after its window for which a maintenance may still go on, or a clock be wrong."""
+"""Seconds that a maintenance may go on after its window, or that a clock may be wrong."""
 _NOTHING_YET = "no notifications have been received yet"
-"""What the server says of maintenance where none is known; some do so with 503."""
+"""The server's answer if it knows of no maintenance; some servers send it with status 503."""
 _MAX_TEXT = 300
 _MAX_VALUE = 4096
 
@@ -46,22 +49,22 @@ EVENTS = {
         "MIGRATE_ON_HOST_MAINTENANCE": False,
     },
 }
-"""The keys whose value is one word. For each value that is an announcement: whether it dooms the
-machine. A live migration does not: it pauses the machine, and the job goes on."""
+"""The keys whose value is one word, and the values that are announcements: True if the machine is
+doomed. A live migration only pauses the machine, and the job goes on."""
 _UPCOMING = "instance/upcoming-maintenance"
 _POLICY = "instance/scheduling/on-host-maintenance"
-"""MIGRATE or TERMINATE: what maintenance of the host does to this machine."""
+"""The key that says what maintenance of the host does to this machine: MIGRATE or TERMINATE."""
 KEYS = (*EVENTS, _UPCOMING, _POLICY)
-"""All that is asked of the server."""
+"""All keys that we ask the server for."""
 
 
 def sources(host: str) -> list[Source]:
-    """All that the server at `host` may announce, each waited for by itself."""
+    """Returns the sources of all announcements of the server at `host`; each waits by itself."""
     return [*(GceEvent(host, key) for key in EVENTS), GceMaintenance(host)]
 
 
 class GceEvent:
-    """Announces what a key of `EVENTS` says."""
+    """Announces the values of a key of `EVENTS`."""
 
     pause = _PAUSE
     quick = True
@@ -75,7 +78,8 @@ class GceEvent:
         return str(self._key)
 
     def look(self) -> Announcement | None:
-        """See `Source`: answers at once the first time, then when the value changes."""
+        """See `Source`. Answers at once the first time, later when the value changes, or after
+        `_LONG_POLL` seconds."""
         status, value = self._key.ask()
         if status != http.client.OK:
             raise OSError(f"status {status}")
@@ -85,15 +89,19 @@ class GceEvent:
 
 
 class GceMaintenance:
-    """Announces maintenance of the host, with its window, hours or days before.
+    """Announces maintenance of the host with its window, hours or days before.
 
-    It is told while it is PENDING. Once it is ONGOING it stops the machine, unless the policy is
-    MIGRATE: the default of standard machines; those with a TPU or a GPU, and preemptible ones, are
-    always stopped (Compute Engine API, Scheduling.onHostMaintenance). One whose window is long over
-    is told and does not end the job, which could never run here otherwise: what does stop the
-    machine is announced by the other keys, too. Where none is known, servers answer NONE or {}, or
-    say so with 200 or 503; machines that get no such notices lack the key (404). Fields and
-    answers: cloud.google.com/tpu/docs/view-maintenance-notifications,
+    * PENDING: it is announced, and the job goes on.
+    * ONGOING: it stops the machine, so it ends the job; unless the policy is MIGRATE, which is the
+      default of standard machines. Machines with a TPU or a GPU, and preemptible ones, are always
+      stopped (Compute Engine API, Scheduling.onHostMaintenance).
+    * Its window has been over for long: it is announced, and the job goes on. Otherwise a server
+      that never withdraws a maintenance would keep the job from running here. If the machine is
+      stopped, the other keys announce that too.
+    * No maintenance: servers answer NONE or {}, or a sentence, with status 200 or 503. Machines
+      that get no such announcements do not have the key (404).
+
+    Fields and answers: cloud.google.com/tpu/docs/view-maintenance-notifications,
     .../compute/docs/instances/monitor-plan-host-maintenance-event; GoogleCloudPlatform/sapagent,
     which takes the error for "none", too.
     """
@@ -120,7 +128,8 @@ class GceMaintenance:
         return _PAUSE if self._key.waits else _SELDOM
 
     def look(self) -> Announcement | None:
-        """See `Source`: answers at once the first time, then when the value changes."""
+        """See `Source`. Answers at once the first time, later when the value changes, or after
+        `_LONG_POLL` seconds."""
         return self._news.of(self._announced(*self._key.ask()))
 
     def _announced(self, status: int, value: str) -> Announcement | None:
@@ -149,8 +158,8 @@ class GceMaintenance:
         return Announcement(text)
 
     def _migrates(self) -> bool:
-        """Whether the machine is migrated live. Without an answer we take it that it is stopped: a
-        save costs less than a stop without one."""
+        """True if the machine is migrated live. Without an answer we assume that it is stopped: an
+        unnecessary save costs less than a stop without a save."""
         try:
             status, value = self._policy.now()
         except OSError:
@@ -158,42 +167,43 @@ class GceMaintenance:
         return status == http.client.OK and value == "MIGRATE"
 
     def _withdrawn(self) -> Announcement | None:
-        """What is told where an earlier announcement does not stand any more."""
+        """Announces that there is no maintenance any more; None if none was announced."""
         if self._news.last is None:
             return None
         return Announcement(f"{self} announces no maintenance of this host any more", doomed=False)
 
 
 class _News:
-    """Passes on only what is new, and what does not end the job at most once in a while."""
+    """Passes on only new announcements; those that do not end the job at most once every
+    `_NEWS_EVERY` seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.last: Announcement | None = None
-        """What was passed on last."""
+        """The announcement that was passed on last."""
         self._clock = clock
         self._next = -math.inf
 
     def of(self, announcement: Announcement | None) -> Announcement | None:
-        """The announcement, if it is to be told now."""
-        if announcement == self.last:  # another ETag of the same value
+        """Returns the announcement if it is to be passed on now, else None."""
+        if announcement == self.last:  # the same value with another ETag
             return None
         if announcement is not None and not announcement.doomed:
             if self._clock() < self._next:
-                return None  # a look after that tells what stands then
+                return None  # a later look announces what is true then
             self._next = self._clock() + _NEWS_EVERY
         self.last = announcement
         return announcement
 
 
 class _Key:
-    """One key of the server. An answer is its status and the value; both are of a metadata server,
-    or the question raises OSError."""
+    """Asks for one key of the server. An answer is its status and its value. If the answer is not
+    that of a metadata server, an OSError is raised."""
 
     def __init__(self, host: str, name: str, form: str = "") -> None:
-        """`form` is what else to ask for."""
+        """`form` is added to the query of `ask`."""
         self.name = name
         self.waits = True
-        """Whether the server waits for a change; not if its last answer had no value or no ETag."""
+        """True if the server waits for a change: its last answer had a value and an ETag."""
         self._host = host
         self._form = form
         self._etag = _NO_ETAG
@@ -202,7 +212,8 @@ class _Key:
         return f"the metadata server at {self._host}"
 
     def ask(self) -> tuple[int, str]:
-        """The answer, at once the first time, then when the value changes."""
+        """Returns the answer: at once the first time, then when the value changes or the long poll
+        ends."""
         seen = quote(self._etag, safe="")
         query = f"?wait_for_change=true&timeout_sec={_LONG_POLL}&last_etag={seen}{self._form}"
         answer, value = self._get(query, _LONG_POLL + _PATIENCE)
@@ -213,12 +224,12 @@ class _Key:
         return answer.status, value
 
     def now(self) -> tuple[int, str]:
-        """The answer at once: a drain waits for it."""
+        """Returns the answer at once, within `_SHORT_PATIENCE` seconds: a drain waits for it."""
         answer, value = self._get("", _SHORT_PATIENCE)
         return answer.status, value
 
     def _get(self, query: str, seconds: float) -> tuple[bounded_http.Answer, str]:
-        # No urllib: it would ask a proxy, whose metadata would be another machine's.
+        # We do not use urllib: it may ask a proxy, and get the metadata of the proxy's machine.
         answer = bounded_http.get(
             self._host,
             f"/computeMetadata/v1/{self.name}{query}",
@@ -232,7 +243,8 @@ class _Key:
 
 
 def is_over(end: str, now: float) -> bool:
-    """Whether the time `end` was so long before the Unix time `now` that no clock explains it."""
+    """True if the time `end` is more than `_LONG_OVER` seconds before the Unix time `now`; False if
+    `end` is no time."""
     try:
         parsed = datetime.fromisoformat(end)
         aware = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
@@ -242,10 +254,11 @@ def is_over(end: str, now: float) -> bool:
 
 
 def _maintenance(value: str) -> dict[str, str]:
-    """The fields, whose names are written in two ways: window_start_time, windowStartTime.
+    """Returns the fields of an answer, by names in small letters without underscores. Servers
+    spell the names in two ways: window_start_time and windowStartTime.
 
     Raises:
-        OSError: it is no such answer.
+        OSError: the answer is not a JSON object.
     """
     try:
         found = parse_object(value.encode(), "upcoming-maintenance")

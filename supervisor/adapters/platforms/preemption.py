@@ -1,9 +1,9 @@
-"""Listens for the announcement that this machine will be taken away, to save before SIGTERM comes.
+"""Waits for announcements that this machine will be preempted, so that a job saves before SIGTERM.
 
-Google's metadata server knows of a preemption earlier than the operating system does, and answers
-a request the moment it changes its mind; anything else that knows can write a file, or be asked by
-a command. Each source has a thread of its own, because asking blocks; none of them can block, slow
-down or end the job by being broken.
+Google's metadata server knows of a preemption earlier than the operating system, and answers a
+waiting request as soon as it knows. Other systems can write a file, or answer through a command.
+Each source has a thread of its own, because asking it blocks. A broken source cannot block, slow
+down or end the job.
 """
 
 from __future__ import annotations
@@ -22,27 +22,31 @@ from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import opened
 
 _PAUSE = 1.0
+"""Seconds between two looks at a file."""
 _COMMAND_PAUSE = 5.0
+"""Seconds between two runs of a command."""
 _MAX_BACKOFF = 60.0
+"""The longest pause in seconds after a failure of a source."""
 _TELL_AFTER = 3
+"""The number of failures in a row after which a source is reported."""
 _MAX_SHOWN = 400
 _CHUNK = 1 << 16
 
 
 def shown(text: str, redact: Callable[[str], str]) -> str:
-    """What a person is told of a source's text: without secrets, then cut, and printable."""
+    """Returns a source's text as people see it: without secrets, then cut, and printable."""
     return printable(redact(text)[:_MAX_SHOWN])
 
 
 def _reason(error: Exception) -> str:
-    """The message of an error that a source can expect; with its type, of any other error."""
+    """Returns the message of an `OSError`, which we expect; any other error with its type."""
     if isinstance(error, OSError) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error}"
 
 
 class PreemptionWatch:
-    """Asks sources until one of them says that the machine is doomed."""
+    """Asks each source until it announces that the machine is doomed."""
 
     def __init__(
         self,
@@ -52,10 +56,13 @@ class PreemptionWatch:
         tell: Tell,
         redact: Callable[[str], str],
     ) -> None:
-        """`doomed` gets such an announcement, once for each source, `announced` any other, and
-        `tell` what a person should know besides; all are called in a thread of the source. `redact`
-        takes the secrets out of a text: before it is cut, because half a secret is not known as
-        one."""
+        """`doomed` gets the text of an announcement that the machine is doomed, once for each
+        source. `announced` gets the text of any other announcement, and `tell` a notice if a source
+        does not answer. All three are called in the thread of the source.
+
+        `redact` removes the secrets from a text. It gets the whole text, because it would not
+        recognise half a secret.
+        """
         self._doomed = doomed
         self._announce = announced
         self._tell = tell
@@ -70,14 +77,15 @@ class PreemptionWatch:
             threading.Thread(target=self._watch, args=(source, looked), daemon=True).start()
 
     def standing(self, patience: float) -> str | None:
-        """The announcement that stands already; waits `patience` for the quick sources' answers."""
+        """Returns the announcement that the machine is doomed, if there is one. Waits for the first
+        answers of the quick sources, at most `patience` seconds in all."""
         until = time.monotonic() + patience
         for looked in self._first_looks:
             looked.wait(max(0.0, until - time.monotonic()))
         return self._announced
 
     def close(self) -> None:
-        """Ask nobody any more. A question under way gets its answer, and nobody hears it."""
+        """Ask no source any more. The answer to a request under way is ignored."""
         self._closed.set()
 
     def _watch(self, source: Source, looked: threading.Event) -> None:
@@ -116,7 +124,7 @@ class PreemptionWatch:
 
 
 class AnnouncementFile:
-    """A file that announces a preemption by being there; its first line says why."""
+    """A file that announces a preemption by its existence; its first line says why."""
 
     pause = _PAUSE
     quick = True
@@ -138,10 +146,10 @@ class AnnouncementFile:
 
 
 class AnnouncementCommand:
-    """A command that announces a preemption by ending with exit code 0 and a line that says why.
+    """A command that announces a preemption by exit code 0 and a line of output that says why.
 
-    It may take as long as it likes, and is run again after any other end. It is killed with each
-    attempt, as all processes of the job are that are not of the next one.
+    It may take any time, and runs again after any other end. It is killed at the end of each
+    attempt, like all processes of the job that are not for the next attempt.
     """
 
     pause = _COMMAND_PAUSE
@@ -169,7 +177,7 @@ class AnnouncementCommand:
                     pass
                 has_ended(command.pidfd, None)
                 while (code := self._starter.exit_code(command)) is None:
-                    pass  # it has waited for the guard to tell
+                    pass  # `exit_code` has waited for the guard
             finally:
                 os.close(command.pidfd)
         return Announcement(f"{self} says{_quoted(said)}") if code == 0 and said.strip() else None

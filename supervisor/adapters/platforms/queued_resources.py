@@ -1,15 +1,15 @@
 """Slices of the Cloud TPU API: queued resources, over its REST interface of version 2.
 
-A queued resource is a request for a slice, and the slice once it is there; a preempted one becomes
-SUSPENDED and never comes back, but counts against the quota until it is deleted. Methods, fields
-and states are those of the API's discovery document (revision 20261001):
+A queued resource is a request for a slice, and later the slice itself. A preempted one becomes
+SUSPENDED and never becomes active again, but counts against the quota until it is deleted. Methods,
+fields and states are those of the API's discovery document (revision 20261001):
 
     POST   v2/{parent}/queuedResources?queuedResourceId=ID&requestId=UUID   an Operation
     GET    v2/{parent}/queuedResources, v2/{name}, v2/{operation}
-    DELETE v2/{name}?force=true    its node too, without which an ACTIVE one cannot be deleted
+    DELETE v2/{name}?force=true    deletes its node too; an ACTIVE one cannot be deleted otherwise
 
-That a list is complete at once is nowhere promised: what is known and not in it is asked for by
-name.
+The API does not promise that a list is complete at once: if the current resource is not in a list,
+we ask for it by name.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _RETRY = Retry(Pauses(1.0, 8.0), tries=5)
 _OPERATION_PAUSES = Pauses(1.0, 15.0)
 _OPERATION_LOOKS = 6
-"""At an operation; one that takes longer shows in what it makes."""
+"""How often to ask if an operation is done. If it takes longer, the slice shows its result."""
 _TIMEOUT = (10.0, 60.0)
-"""To connect, and from one byte to the next."""
+"""Seconds to connect, and seconds without a byte."""
 _PAGE = 100
 
 _STATUS = {
@@ -47,7 +47,7 @@ _STATUS = {
     12: "UNIMPLEMENTED",
     16: "UNAUTHENTICATED",
 }
-"""google.rpc.Code, as far as it decides something here."""
+"""The values of google.rpc.Code that we treat in a special way."""
 _NEVER_PASSES = frozenset(_STATUS.values()) - {"RESOURCE_EXHAUSTED"}
 _PASSES = re.compile(
     r"no more capacity|insufficient (?:reserved )?capacity|stock-?out|resource pool exhausted"
@@ -55,7 +55,7 @@ _PASSES = re.compile(
     r"|requests per minute",
     re.IGNORECASE | re.DOTALL,
 )
-"""What the API says, under various codes, of capacity and quota, as people have reported it:
+"""Messages of the API about capacity and quota, under various codes, as people reported them:
 'There is no more capacity in the zone "us-central1-c"' (hashicorp/terraform-provider-google#21243),
 'Insufficient reserved capacity' (skypilot-org/skypilot#4579), "Quota limit 'TPUV6E...' has been
 exceeded. Limit: 0 in region us-east5." (marin-community/marin#1612), "Quota '...' exhausted"
@@ -88,8 +88,8 @@ class QueuedResources:
         base: str = BASE,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Those below `parent` (projects/P/locations/ZONE) with the ids `name`-1, `name`-2, ...;
-        `body` is what to ask for, by generation and rung."""
+        """The queued resources of `parent` (projects/P/locations/ZONE) with the ids `name`-1,
+        `name`-2, ... `body` returns the request's body for a generation and a rung."""
         self._parent = parent
         self._name = name
         self._body = body
@@ -152,7 +152,8 @@ class QueuedResources:
             asked["pageToken"] = body["nextPageToken"]
 
     def _outcome(self, operation: Mapping[str, Any]) -> Refusal | None:
-        """What comes of a creation, as far as it is known soon."""
+        """Waits for an operation that creates a resource, `_OPERATION_LOOKS` times at most. Returns
+        why it was refused; None: it was not refused so far."""
         for number in range(1, _OPERATION_LOOKS + 1):
             if operation.get("done"):
                 break
@@ -170,7 +171,13 @@ class QueuedResources:
         json: Mapping[str, Any] | None = None,
         fine: tuple[int, ...] = (),
     ) -> _Answer:
-        """The answer to a call, if it is 200 or among `fine`; what may pass is tried again."""
+        """Returns the answer if its status is 200 or in `fine`; tries again if an error may pass.
+
+        Raises:
+            UnavailableError: all tries failed.
+            PermissionError: the credentials are missing or not sufficient.
+            OSError: any other status, which another try would not change.
+        """
 
         def attempt(_left: float) -> _Answer:
             try:
@@ -187,10 +194,11 @@ class QueuedResources:
     def _ask(
         self, method: str, path: str, asked: Mapping[str, str], json: Mapping[str, Any] | None
     ) -> _Answer:
-        """One try.
+        """Makes one try and returns the answer.
 
         Raises:
             UnavailableError: there was no answer.
+            PermissionError: the credentials are missing or of no use.
         """
         import requests
         from google.auth import exceptions
@@ -207,7 +215,7 @@ class QueuedResources:
         except exceptions.RefreshError as error:
             raise PermissionError(f"the credentials are of no use: {error}; {_REMEDY}") from error
         except UnreadableError:
-            body = {}  # an error page of something between us
+            body = {}  # an error page of a proxy in between
         except requests.exceptions.RequestException as error:
             raise UnavailableError(str(error)) from error
         return _Answer(response.status_code, body if isinstance(body, Mapping) else {})
@@ -219,14 +227,14 @@ _REMEDY = (
 
 
 def _session(base: str) -> Any:
-    """What makes requests: with the credentials of this machine, unless it is no real API."""
+    """Returns a session with this machine's credentials; without them if `base` is not HTTPS."""
     import google.auth
     import requests
     from google.auth import exceptions
     from google.auth.transport.requests import AuthorizedSession
 
     if not base.startswith("https://"):
-        return requests.Session()  # a token never goes over a wire that anybody can read
+        return requests.Session()  # a test server: never send a token unencrypted
     try:
         credentials, _ = google.auth.default(scopes=[_SCOPE])
     except exceptions.DefaultCredentialsError as error:
@@ -239,7 +247,7 @@ def _unavailable(problem: object) -> UnavailableError:
 
 
 def _raise_what_stays(answer: _Answer) -> None:
-    """Tell what trying again would not change."""
+    """Raise an error if another try would not change the answer."""
     if answer.code >= 500 or answer.code in (408, 429) or _PASSES.search(str(answer)):
         return
     if answer.code in (401, 403):
@@ -262,7 +270,8 @@ def _slice(resource: Mapping[str, Any]) -> CloudSlice:
 
 
 def _refusal(error: Mapping[str, Any]) -> Refusal:
-    """What an error says: of an HTTP answer (`status`), an operation or a FAILED slice (`code`)."""
+    """Returns the refusal for an error of an HTTP answer (it has `status`), or of an operation or a
+    FAILED slice (it has `code`)."""
     text = str(error.get("message") or "it does not say why")
     status = error.get("status") or _STATUS.get(error.get("code", 0), "")
     may_pass = status not in _NEVER_PASSES or _PASSES.search(text) is not None

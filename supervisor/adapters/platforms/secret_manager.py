@@ -1,10 +1,11 @@
-"""Google Secret Manager: a version of a secret by its name, with the credentials of the machine.
+"""Reads a version of a secret from Google Secret Manager, with the credentials of this machine.
 
     GET http://metadata.google.internal/.../instance/service-accounts/default/token
     GET https://secretmanager.googleapis.com/v1/projects/P/secrets/S/versions/V:access
 
-A value is in memory alone. A token is taken only from an answer that is marked as a metadata
-server's, and goes to the one address above. No proxy is asked, and no redirection is followed.
+A value is kept in memory only. A token is accepted only from an answer that is marked as a
+metadata server's, and is sent only to the address of the API. We use no proxy and follow no
+redirects.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ _METADATA_VARIABLE = "GCE_METADATA_HOST"
 _METADATA = "metadata.google.internal"
 _TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
 _TIMEOUT = 10.0
-"""Seconds for one whole answer."""
+"""Seconds for one complete answer."""
 _RETRY = Retry(Pauses(0.5, 2.0), tries=4)
 _MAX_ANSWER = 256 << 10
 """Bytes: a secret has at most 64 KiB."""
 _MAX_RAW = 2 * _MAX_ANSWER
 _MARK, _GOOGLE = "Metadata-Flavor", "Google"
-"""The header of what is asked of a metadata server, and of what it answers."""
+"""The header of requests to a metadata server, and of its answers."""
 _TOKEN_FORM = re.compile(r"[!-~]+")
-"""What a header can hold."""
+"""Characters that a header can contain."""
 
 
 class SecretError(Exception):
-    """This secret cannot be had, and that stays so until a person acts."""
+    """This secret cannot be read until a person mends the cause."""
 
 
 class SecretManager:
@@ -52,18 +53,18 @@ class SecretManager:
     def __init__(
         self, environ: Mapping[str, str] = os.environ, pause: Callable[[float], None] = time.sleep
     ) -> None:
-        """`environ` may name another metadata server, and another address of the API."""
+        """`environ` may contain another metadata server, and another address of the API."""
         self._metadata = environ.get(_METADATA_VARIABLE, _METADATA)
         self._address = environ.get(BASE_VARIABLE, BASE)
         self._pause = pause
         self._token = ""
 
     def value(self, version: str) -> str:
-        """The value of projects/P/secrets/S/versions/V. A line break at its end is no part of it.
+        """Returns the value of projects/P/secrets/S/versions/V, without a line break at its end.
 
         Raises:
-            SecretError: there is none, it may not be read, or it is no text.
-            OSError: it cannot be had now.
+            SecretError: the secret does not exist, may not be read, or is not text.
+            OSError: it cannot be read now.
         """
         base = self._base()
         self._token = self._token or self._fetch_token()
@@ -84,18 +85,22 @@ class SecretManager:
         return text.removesuffix("\n").removesuffix("\r")
 
     def _base(self) -> SplitResult:
-        """The address of the API."""
+        """Returns the address of the API.
+
+        Raises:
+            SecretError: the configured address is invalid.
+        """
         try:
             base = urlsplit(self._address)
             if base.scheme in ("http", "https") and base.hostname and base.port != 0:
                 return base
-        except ValueError:  # of its port, for example
+        except ValueError:  # an invalid port, for example
             pass
         raise SecretError(f"cannot be asked for: {BASE_VARIABLE} is no address such as {BASE}")
 
     def _fetch_token(self) -> str:
         try:
-            http.client.HTTPConnection(self._metadata)  # connects to nothing yet
+            http.client.HTTPConnection(self._metadata)  # checks the name; does not connect yet
         except http.client.InvalidURL as error:
             text = f"{_METADATA_VARIABLE} names no host: {error}"
             raise SecretError(f"cannot be asked for: {text}") from None
@@ -113,7 +118,11 @@ class SecretManager:
         raise SecretError(f"needs a token of this machine, which it does not get: {text}")
 
     def _get(self, host: str, path: str, headers: Mapping[str, str], *, encrypted: bool) -> Answer:
-        """Ask for one answer; try again while the failure may pass."""
+        """Returns one answer; tries again after an error that may pass.
+
+        Raises:
+            OSError: there was no answer, or only HTTP 429 or 5xx.
+        """
 
         def attempt(_left: float) -> Answer:
             try:

@@ -1,11 +1,13 @@
-"""The file by which libtpu lets only one process have all TPU chips of a host.
+"""Examines the file by which libtpu lets only one process use all TPU chips of a host.
 
-libtpu makes it with mode 0600 and locks it for as long as its process lives. SIGKILL ends the lock
-and leaves the file. That does no harm to the same user; another one cannot open it, and is told
-that the TPU is "already in use by another process probably owned by another user". So is root,
-where the kernel protects files in /tmp from being opened as if they were made. (openxla
-xla/stream_executor/tpu/tpu_initialize_util.cc, whose newest version takes a file of the user's own
-then; libtpu 0.0.42.1; `protected_regular` in Linux, Documentation/admin-guide/sysctl/fs.rst.)
+libtpu creates the file with mode 0600, and locks it as long as its process lives. SIGKILL ends the
+lock and leaves the file. The same user can lock it again. Another user cannot open it, and libtpu
+says that the TPU is "already in use by another process probably owned by another user". Root gets
+this error too if the kernel forbids `open` with O_CREAT on another user's file in /tmp
+(`protected_regular` in Linux, Documentation/admin-guide/sysctl/fs.rst).
+
+Sources: openxla xla/stream_executor/tpu/tpu_initialize_util.cc, whose newest version then uses a
+file of the user's own; libtpu 0.0.42.1.
 """
 
 from __future__ import annotations
@@ -22,23 +24,25 @@ _LOCKS = Path("/proc/locks")
 
 @dataclass(frozen=True, slots=True)
 class UnusableLock:
-    """What our workers cannot open or lock in the place of the lock file."""
+    """A file in the place of the lock file that our workers cannot open or lock."""
 
     path: Path
     uid: int
     mode: int
     pids: tuple[int, ...]
-    """Who has it locked, as far as that can be seen from here."""
+    """The processes that have locked it, as far as we can see them."""
     kind: str = "file"
-    """What it is: only a regular file can be locked."""
+    """The kind of file, for people; libtpu can only lock a regular file."""
 
 
 def unusable_lock(path: Path = LOCK, *, protected: bool | None = None) -> UnusableLock | None:
-    """What is in the way there: another user's file, or no file; None: nothing is, or a file that
-    we can open. `protected` says whether the kernel protects such files, instead of the kernel.
+    """Returns what our workers cannot lock at `path`: another user's file, or no regular file.
+    None: there is no file, or we can open it.
+
+    `protected` replaces the kernel's setting `protected_regular`: True if it is on.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: the file cannot be examined.
     """
     try:
         found, folder = path.lstat(), path.parent.stat()
@@ -58,7 +62,7 @@ def unusable_lock(path: Path = LOCK, *, protected: bool | None = None) -> Unusab
 
 
 def _kind(path: Path, found: os.stat_result) -> str | None:
-    """What it is; None: a regular file, or our own link to one."""
+    """Returns the kind of file in words; None: a regular file, or our own link to one."""
     if stat.S_ISREG(found.st_mode):
         return None
     if stat.S_ISDIR(found.st_mode):
@@ -78,8 +82,8 @@ def _protects() -> bool:
 
 
 def _locking(file: os.stat_result) -> tuple[int, ...]:
-    """The processes that have locked the file with `lockf`; those of another pid namespace are not
-    seen."""
+    """Returns the pids of the processes that have locked the file with `lockf`. Processes outside
+    our pid namespace are not seen."""
     place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     try:
         lines = [line.split() for line in _LOCKS.read_text().splitlines()]

@@ -40,7 +40,7 @@ _LOOK = 0.2
 _LARGEST = 1 << 28
 """The largest file to copy, in bytes; a larger one is not ours."""
 _SMALL = 1 << 18
-"""Bytes: a file up to this size is written again after each change."""
+"""Bytes: a file up to this size is written again after each change. No request is larger."""
 _RUNNING = 2
 """The number of attempts, and of phases, whose files may still change: the newest one, and the one
 before it while the newest one starts."""
