@@ -1,1 +1,1 @@
-"""What this project claims in numbers, measured side by side with what people use instead."""
+"""Measures the numbers that this project claims, side by side with what people use instead."""

@@ -1,11 +1,12 @@
-"""What a save stalls the training, and what a verified restore takes, by the size of the state.
+"""Measures how long a save stalls the training and how long a verified restore takes, by size.
 
     python -m benchmarks.checkpoint [--quick] [--json FILE]
 
-Our trainer's saves and restores, plain Orbax's of the same arrays, and a raw copy (to memory for
-the stall, to a file and back for the rest: the floor), in turns in one process, after one of each
-that does not count. `commit` lasts until the checkpoint is durable, ours with its manifest;
-the files that are read lie in the page cache. One CPU device, random numbers, milliseconds.
+Compares saves and restores of our trainer, of plain Orbax with the same arrays, and a raw copy as
+the lower bound (to memory for the stall; to a file and back for the rest). They run in turns in one
+process, after a first round that does not count. `commit` lasts until the checkpoint is durable;
+ours includes its manifest. Restores read from the page cache. One CPU device, random numbers,
+milliseconds.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="attr-defined"
@@ -33,13 +34,14 @@ from trainer.mesh import make_mesh
 from trainer.train_state import TrainState, TrainStateSpec
 
 SIZES = {"60mb": (256, 6), "200mb": (512, 5), "1gb": (1024, 7)}
-"""Hidden size and layers of decoders with about so much state (parameters and two moments)."""
+"""Hidden size and layers of decoders, by the approximate size of their state (parameters and two
+moments)."""
 
 Samples = defaultdict[str, list[float]]
 
 
 def main() -> None:
-    """Measure in turns, and report."""
+    """Measure in turns and report."""
     given = options(__doc__)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 1)
@@ -150,7 +152,7 @@ def _read(path: Path, like: list[Any]) -> list[Any]:
 
 @contextmanager
 def _clock(samples: Samples, name: str) -> Iterator[None]:
-    """Adds the milliseconds of what is done inside it to `samples`."""
+    """Add the milliseconds that the block takes to `samples`."""
     began = time.perf_counter()
     yield
     samples[name].append((time.perf_counter() - began) * 1e3)

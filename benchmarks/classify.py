@@ -1,11 +1,11 @@
-"""How fast `supervise classify` reads a large log, in how much memory, and what it finds.
+"""Measures how fast `supervise classify` reads a large log, in how much memory, and what it finds.
 
     python -m benchmarks.classify [--quick] [--json FILE]
 
-Writes a log of 1 GiB to a temporary directory (ordinary lines of a trainer, a root cause planted in
-the middle, a teardown that waits for other tasks, a flood of its noise at the end), runs the
-command on it and tells seconds, MB/s, the largest resident set, and the verdict; beside that, what
-`cat` of it takes.
+Writes a log of 1 GiB to a temporary directory: ordinary lines of a trainer, a root cause in the
+middle, a teardown that waits for other tasks, and a flood of its noise at the end. Runs the command
+on it and reports seconds, MB/s, the largest resident set and the verdict; and the seconds of `cat`
+for comparison.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOISE = (
 
 
 def write_log(path: Path, size: int) -> None:
-    """A log of `size` bytes."""
+    """Write a log of about `size` bytes."""
     numbers = range(20_000)
     waiting = "".join(WAITING.format(n % 60, n, n) for n in numbers).encode()
     block = "".join(
@@ -61,21 +61,22 @@ def write_log(path: Path, size: int) -> None:
 
 
 def measure(argv: list[str]) -> tuple[float, bytes]:
-    """Seconds, and what it printed."""
+    """Run a command; returns the seconds that it took, and its standard output."""
     begin = time.perf_counter()
     done = subprocess.run(argv, stdout=subprocess.PIPE, check=False)
     return time.perf_counter() - begin, done.stdout
 
 
 def main() -> None:
-    """Measure, and report."""
+    """Measure and report."""
     given = options(__doc__)
     report = Report("classify")
     size = (64 if given.quick else 1024) << 20
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "rank0.log"
         write_log(log, size)
-        subprocess.run(["cat", str(log)], stdout=subprocess.DEVNULL, check=True)  # into the cache
+        # Reads the log into the page cache.
+        subprocess.run(["cat", str(log)], stdout=subprocess.DEVNULL, check=True)
         cat, _ = measure(["sh", "-c", f"cat {log} | cat > /dev/null"])
         command = [sys.executable, "-m", "supervisor", "classify", "--exit-code", "1", "--json"]
         seconds, out = measure([*command, str(log)])

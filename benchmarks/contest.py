@@ -1,4 +1,4 @@
-"""Runs one contestant at a time, and leaves nothing of it behind."""
+"""Runs one contestant at a time, and kills all its processes afterwards."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ _LOOK = 0.005
 
 
 class FailedError(Exception):
-    """A contestant did not do what it was asked to; the text says what."""
+    """A contestant did not do what the benchmark needs; the text says what."""
 
 
 @contextmanager
 def running(
     argv: list[str], environ: Mapping[str, str], folder: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`argv`, with `environ` beside what is inherited; its output is in `folder`."""
+    """Run `argv` for the block, with `environ` added to our environment; stdout and stderr go to
+    the file `output` in `folder`. At the end, kill all processes that have its environment."""
     mark = uuid.uuid4().hex
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     env = {**os.environ, "PYTHONPATH": path, **environ, _MARK: mark}
@@ -54,11 +55,12 @@ def running(
 
 
 def _kill(mark: bytes) -> int:
-    """SIGKILL what has `mark` in its environment; returns how many there were."""
+    """Send SIGKILL to the processes that have `mark` in their environment; returns how many got
+    it."""
     found = []
     for pid in tree.pids():
         seen = tree.stat(pid)
-        with suppress(OSError):  # it is gone, or another user's
+        with suppress(OSError):  # it has ended, or belongs to another user
             if seen is not None and mark in Path(f"/proc/{pid}/environ").read_bytes():
                 found.append((pid, seen))
     return sum(tree.send(pid, seen, SIGKILL) for pid, seen in found)
@@ -70,7 +72,7 @@ def wait_for(
     """Wait until `condition` holds.
 
     Raises:
-        FailedError: it does not in time, or the contestant has ended before.
+        FailedError: it does not hold in time, or the contestant ended before.
     """
     end = time.monotonic() + timeout
     while not condition():
@@ -83,14 +85,14 @@ def wait_for(
 
 
 def supervise(config: Mapping[str, Any], folder: Path) -> list[str]:
-    """The command line that supervises what `config` says."""
+    """Write `config` to `folder`; returns the command line that runs it under supervise."""
     path = folder / "trainer.yaml"
     path.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
     return [sys.executable, "-m", "supervisor", "run", str(path), "--log-format", "json"]
 
 
 class Told:
-    """What supervise has told so far in a file with its output; what else is there is left out."""
+    """Reads supervise's events from the file with its output; skips all other lines."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
@@ -98,7 +100,8 @@ class Told:
         self._events: list[dict[str, Any]] = []
 
     def events(self, name: str | None = None, **keys: object) -> list[dict[str, Any]]:
-        """The events of this name (None: all but the program's own output), with these keys."""
+        """Returns the events so far that have this name (None: any) and these keys and values. The
+        program's own output is no event."""
         with self._output.open("rb") as file:
             file.seek(self._read)
             lines = file.read().rpartition(b"\n")

@@ -1,10 +1,11 @@
-"""How much the number of devices changes what is computed, and what it costs that it does not.
+"""Measures how much the number of devices changes the results, and what the bitwise mode costs.
 
     python -m benchmarks.determinism [--quick] [--json FILE]
 
 Trains the quickstart's model on 8, 4 and 2 simulated devices, in both modes of `determinism:
-{elastic}`, step by step in turns. For each mode and rung: the median time of a step, how far the
-parameters are from those of 8 devices at the end (relative L2 norm), and how many of them differ.
+{elastic}`, step by step in turns. Reports for each mode and rung: the median time of a step, how
+far the parameters at the end are from those of 8 devices (relative L2 norm), and what percentage of
+them differs.
 """
 
 # mypy: allow-untyped-calls
@@ -32,7 +33,7 @@ BATCH, LENGTH = 16, 129
 
 
 def main() -> None:
-    """Measure in turns, and report."""
+    """Measure in turns and report."""
     given = options(__doc__)
     repeat = 4 if given.quick else 50
     jax.config.update("jax_platforms", "cpu")
@@ -79,7 +80,7 @@ def _config(mode: str) -> InitConfig:
 
 
 class _Run:
-    """One mode on one rung."""
+    """A training in one mode on one rung."""
 
     def __init__(self, config: InitConfig, num_devices: int) -> None:
         found = rung(config, num_devices)
@@ -91,20 +92,21 @@ class _Run:
         self.times: list[float] = []
 
     def step(self, batch: Any) -> None:
-        """One more step, timed."""
+        """Make one step and record its time."""
         began = time.perf_counter()
         self._state, metrics = self._step(self._state, self._sharder.put(batch))
         jax.block_until_ready((self._state, metrics))
         self.times.append(1e3 * (time.perf_counter() - began))
 
     def parameters(self) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """All of them, in a row."""
+        """Returns all parameters as one vector."""
         leaves = jax.tree.leaves(self._state.params)
         return np.concatenate([np.asarray(leaf).ravel() for leaf in leaves])
 
 
 def _difference(one: Any, other: Any) -> tuple[float, float]:
-    """The relative L2 norm of the difference, and what percentage differs."""
+    """Returns the L2 norm of the difference relative to `other`, and the percentage of elements
+    that differ in any bit."""
     distance = np.linalg.norm(one - other) / np.linalg.norm(other)
     return float(distance), float(100 * np.mean(one.view(np.uint32) != other.view(np.uint32)))
 

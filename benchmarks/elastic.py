@@ -1,19 +1,20 @@
-"""What it takes to go on with fewer devices, and what it changes.
+"""Measures how long it takes to go on with fewer devices, and whether it changes the results.
 
     python -m benchmarks.elastic [--quick] [--json FILE]
 
-The quickstart's trainer on eight simulated devices, in turns:
+Runs the quickstart's trainer on eight simulated devices, in turns:
 
-* killed, and restarted on the same rung; then robbed of a device, and restarted on the next smaller
-  one, which has its devices looked at first, with the compile of that rung prefetched and without.
-  Each without a standby and with what suits, prepared for the same rung. Seconds as supervise
-  tells them, from the trainer's death to the next completed step; and, as a bystander sees it, from
-  the loss of the device.
-* its steps while a compile is prefetched, against those of a run that does not, over the same time.
-* four workers, one of which is killed: until no process of the group is left, and until the next
-  group completes a step.
-* a storm: devices lost and returned at random times in the bitwise mode, against an undisturbed
-  run: whether the parameters at the end are the same bit for bit.
+* A restart on the same rung after a kill; then a restart on the next smaller rung after a device is
+  lost, which includes a probe of the devices. Three settings: no standby and a prefetched compile
+  for the smaller rung; no standby and no prefetch (smaller rung only); the default standby, which
+  is prepared for the same rung, and prefetch. Seconds from the trainer's death to the next
+  completed step, as supervise reports them; and from the loss of the device, as the benchmark sees
+  it.
+* Steps per second while a compile is prefetched, against a run without prefetch in the same period.
+* Four workers, one of which is killed: seconds until no process of the group is left, and until the
+  next group completes a step.
+* A storm: devices are lost and returned at random times in the bitwise mode. Compares the
+  parameters at the end with an undisturbed run, bit by bit.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ WARM = Contestant("warm", autorestart=_LADDER, init=_DEVICES)
 COLD = Contestant("cold", autorestart={**_OFF, "prefetch": False}, init=_DEVICES)
 GROUP = Contestant("group", autorestart=_LADDER, init={**_DEVICES, "workers": 4})
 _TAKES = 600.0
-"""Seconds at most for what is prepared with what the training leaves of the processor."""
+"""Longest wait in seconds for preparations, which use only the CPU time that training leaves."""
 
 
 def main() -> None:
-    """Measure in turns, and report."""
+    """Measure in turns and report."""
     given = options(__doc__)
     rounds, changes = (1, 4) if given.quick else (10, 50)
     report = Report("elastic")
@@ -89,8 +90,8 @@ def main() -> None:
 
 
 def _restarts(found: dict[str, list[float]], rates: dict[str, list[float]]) -> tuple[float, float]:
-    """On the same rung, and on a smaller one whose compile was prefetched. From when to when that
-    was, in seconds from the first step."""
+    """Measure restarts on the same rung, and on a smaller one with prefetch. Returns when the
+    prefetch began and ended, in seconds since the first step."""
     with _run(ELASTIC) as run:
         began, ended = _prefetched(run)
         found["prefetch"].append(ended - began)
@@ -104,7 +105,7 @@ def _restarts(found: dict[str, list[float]], rates: dict[str, list[float]]) -> t
 
 
 def _with_standby(found: dict[str, list[float]]) -> None:
-    """The same with a standby."""
+    """Measure the same restarts with a standby."""
     with _run(WARM) as run:
         run.wait_until_told("prefetch-done", timeout=_TAKES, num_devices=_SMALLER)
         _ready(run, 1)
@@ -118,7 +119,8 @@ def _with_standby(found: dict[str, list[float]]) -> None:
 def _cold(
     found: dict[str, list[float]], rates: dict[str, list[float]], window: tuple[float, float]
 ) -> None:
-    """On a smaller one that nobody has compiled for; before that it trains alone for `window`."""
+    """Measure a restart on a smaller rung without prefetch. Before that, measure the steps per
+    second in `window`, while nothing is prefetched."""
     with _run(COLD) as run:
         first = run.steps()[0].at
         began, ended = first + window[0], first + window[1]
@@ -129,12 +131,12 @@ def _cold(
 
 
 def _some_steps(run: Training) -> None:
-    """Until the job is on its way again, and what waits to look at the devices is there."""
+    """Wait 40 steps, until the job runs normally and a probe process is ready again."""
     run.wait_for_step(run.steps()[-1].number + 40)
 
 
 def _prefetched(run: Training) -> tuple[float, float]:
-    """When the compile for the smaller rung was begun and done."""
+    """Wait for the prefetch for the smaller rung; returns when it began and ended."""
     run.wait_until_told("prefetch-began", timeout=_TAKES, num_devices=_SMALLER)
     began = time.monotonic()
     run.wait_until_told("prefetch-done", timeout=_TAKES, num_devices=_SMALLER)
@@ -153,7 +155,8 @@ def _killed(run: Training, restarts: int) -> float:
 
 
 def _robbed(run: Training, restarts: int) -> tuple[float, float]:
-    """Seconds from the loss of a device, and from the trainer's death, to the next step."""
+    """Take a device away; returns the seconds from the loss, and from the trainer's death, to the
+    next step."""
     began, last = time.monotonic(), run.steps()[-1]
     simulated.lose(run.folder / "run" / simulated.FILE, "6")
     step = run.wait_for_step(0, since=began, not_by=[last.pid])
@@ -166,7 +169,7 @@ def _told(run: Training, restarts: int) -> dict[str, Any]:
 
 
 def _group(found: dict[str, list[float]]) -> None:
-    """One of four workers is killed."""
+    """Kill one of four workers, and measure how long the group takes to end and to restart."""
     with _run(GROUP) as run:
         _ready(run, 4)
         pids = run.told("workers-started")[-1]["pids"]
@@ -198,7 +201,7 @@ def _run(contestant: Contestant) -> Iterator[Training]:
 
 
 def _ready(run: Training, standbys: int) -> None:
-    """A checkpoint is there, and so many standbys have been made so far."""
+    """Wait until a checkpoint is committed and `standbys` standbys have been ready so far."""
     run.wait_until_told("standby-ready", standbys, _TAKES)
     run.wait_until_told("checkpoint-committed", timeout=_TAKES)
 

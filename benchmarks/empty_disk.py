@@ -1,13 +1,12 @@
-"""How long it takes until a job in a bucket goes on, on a machine that has never seen it.
+"""Measures how soon a job in a bucket goes on, on a machine that has never run it.
 
     python -m benchmarks.empty_disk [--quick] [--json FILE]
 
-The quickstart's trainer with its model_dir in an emulator of Google Cloud Storage on this host is
-killed with its supervisor, and its folder on the disk deleted. From the start of the command in
-its place to the next completed step: with what was compiled fetched from the bucket
-(`compile_cache: {from_bucket: true}`), and with that taken out of the bucket. Seconds. The emulator
-is near; a real bucket adds its latency, and where the machine itself is another one, up to 60 s
-until the lease of the first has run out.
+The quickstart's trainer has its model_dir in an emulator of Google Cloud Storage on this host. It
+is killed together with its supervisor, and its folder on the disk is deleted. Measures the seconds
+from the start of the same command to the next completed step: once with compiled programs from the
+bucket (`compile_cache: {from_bucket: true}`), once after they are deleted there. A real bucket adds
+its latency. On another machine, add up to 60 s until the lease of the first one has expired.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _PATIENCE = 120.0
 
 
 def main() -> None:
-    """Measure in turns, and report."""
+    """Measure in turns and report."""
     given = options(__doc__)
     report = Report("empty_disk")
     found: dict[str, list[float]] = {"with_cache": [], "without_cache": []}
@@ -53,7 +52,7 @@ def _goes_on(store: Emulator, name: str, *, has_cache: bool) -> float:
     job = Contestant(name, autorestart={"standby": "off", "prefetch": False}, init=init)
     objects = bucket(place)
     with tempfile.TemporaryDirectory() as folder:
-        disk = Path(folder) / "disk"  # the same path: that of the cache is in JAX's keys
+        disk = Path(folder) / "disk"  # the same path again: JAX's cache keys contain it
         disk.mkdir()
         with _machine(job, disk) as run:
             run.wait_for_step(_STEPS)

@@ -1,10 +1,10 @@
-"""What it costs our trainer to never save a state with NaN or Inf in it.
+"""Measures what it costs our trainer to check for NaN and Inf, so that it never saves them.
 
     python -m benchmarks.finiteness [--quick] [--json FILE]
 
-Runs the compiled train step of a 4.9M-parameter decoder with and without the check of loss and
-gradients, in turns, and once more without: the difference of the last two is the noise. Then the
-check of the whole state, which comes before each save. Milliseconds.
+Runs the compiled train step of a 4.9M-parameter decoder in turns: with the check of loss and
+gradients, without it, and once more without it. The difference of the last two is the noise. Then
+measures the check of the whole state, which comes before each save. Milliseconds.
 """
 
 # mypy: allow-untyped-calls
@@ -38,7 +38,7 @@ LENGTH = 65
 
 
 def main() -> None:
-    """Measure in turns, and report."""
+    """Measure in turns and report."""
     given = options(__doc__)
     repeat = 10 if given.quick else 100
     jax.config.update("jax_platforms", "cpu")

@@ -1,11 +1,12 @@
-"""How long the supervisor itself takes: from a trivial child's death to the next one's first line.
+"""Measures the supervisor's own share of a restart, with a trivial child.
 
     python -m benchmarks.floor [--quick] [--json FILE]
 
-The child is a bare Python program (`trivial.py`) that runs for half a second and kills itself by
-SIGKILL, in turns under each contestant. `subprocess` is the floor: a Python loop that does nothing
-but start it again; most of what it takes is the start of the child's interpreter. `standby` is
-supervise with one that waits for it, so that the interpreter runs already. Milliseconds.
+The child (`trivial.py`) is a bare Python program that runs for half a second and kills itself with
+SIGKILL. It runs in turns under each contestant. Milliseconds from its death to the first line of
+the next one. `subprocess` is the floor: a Python loop that only starts the child again; most of its
+time is the start of the child's interpreter. `standby` is supervise with a standby, whose
+interpreter runs already; the child runs for 7 seconds then.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ SUPERVISE = "supervise"
 STANDBY = "standby"
 _HOLD = 0.5
 _HOLD_FOR_STANDBY = 7.0
-"""Seconds: a job of which no stage is heard is looked at every five."""
+"""Seconds that the child runs: supervise checks every five whether it can prepare a standby."""
 _TIMEOUT = 60.0
 
 
 def main() -> None:
-    """Measure in turns, and report."""
+    """Measure in turns and report."""
     given = options(__doc__)
     rounds, deaths = (1, 2) if given.quick else (4, 6)
     report = Report("floor")
@@ -68,7 +69,7 @@ def _name(contestant: Peer | str) -> str:
 
 
 def _one(contestant: Peer | str, deaths: int) -> list[float]:
-    """Milliseconds of each of `deaths` restarts."""
+    """Returns the milliseconds of each of `deaths` restarts."""
     hold = _HOLD_FOR_STANDBY if contestant == STANDBY else _HOLD
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -104,7 +105,8 @@ def _supervise(argv: Sequence[str], folder: Path, *, standby: bool) -> list[str]
 
 
 def gaps(lines: Sequence[str]) -> list[float]:
-    """From each death to the beginning that follows it, in milliseconds."""
+    """Returns the milliseconds from each death to the next beginning, from the lines of RECORD (see
+    `trivial.py`)."""
     words = [line.split() for line in lines]
     pairs = pairwise(words)
     return [

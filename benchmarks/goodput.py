@@ -1,14 +1,14 @@
-"""How much useful work is left of an hour when trainers are killed all the time.
+"""Measures how many useful steps an hour has when the trainer is killed again and again.
 
     python -m benchmarks.goodput [--quick] [--json FILE]
 
-The quickstart's trainer under each contestant in turns, each time for the given seconds from its
-first step, in storms of SIGKILLs drawn by lot (a Poisson process with the given mean time between
-failures). A kill that finds nobody training hits nothing. A step that is done again does not count:
-useful steps per hour is how far the training has come, scaled to an hour.
+Runs the quickstart's trainer under each contestant in turns, for a fixed time from its first step
+(a window). SIGKILLs come at random times: a Poisson process with a mean of 10 s or 30 s between
+them. A kill while no trainer runs has no effect. A step that is repeated does not count: useful
+steps per hour are the highest step reached, scaled to an hour.
 
-A window is one storm. All contestants go through the same ones, each time in another order, and are
-compared with the simplest of them window by window: NAME_over_bash, with its confidence interval.
+All contestants go through the same windows, each time in another order, and are compared window by
+window with the simplest of them: NAME_over_bash, with its confidence interval.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _EVERY = 20
 """Steps between checkpoints."""
 
 Windows = dict[int, float]
-"""Useful steps per hour, by the number of the window."""
+"""Useful steps per hour, by number of the window."""
 
 
 def main() -> None:
-    """Measure in turns, and report."""
+    """Measure in turns and report."""
     given = options(__doc__)
     windows, seconds, means = (2, 20.0, (10.0,)) if given.quick else (10, 40.0, (10.0, 30.0))
     report = Report("goodput")
@@ -59,14 +59,15 @@ def main() -> None:
 
 
 def in_turn(contestants: Sequence[Contestant], number: int) -> Sequence[Contestant]:
-    """In the order of the window `number`: each comes first as often as any other."""
+    """Returns the contestants in the order of window `number`, rotated so that each comes first
+    equally often."""
     first = number % len(contestants)
     return (*contestants[first:], *contestants[:first])
 
 
 def conclude(report: Report, kind: str, found: Mapping[str, Windows]) -> None:
-    """The median of each contestant, and how it compares with the simplest in the windows that
-    both have gone through."""
+    """Add to `report` each contestant's median, and its ratio to the simplest one, from the windows
+    that both have."""
     for name, windows in found.items():
         report.spread(f"{name}_{kind}", "steps_per_hour", list(windows.values()))
         if name != SIMPLEST:
@@ -74,7 +75,7 @@ def conclude(report: Report, kind: str, found: Mapping[str, Windows]) -> None:
 
 
 def storm(mean: float, seconds: float, turn: int = 0) -> Iterator[float]:
-    """The moments of the kills of that window, in seconds from the first step."""
+    """Yields the times of the kills in window `turn`, in seconds from the first step."""
     lots = random.Random(f"storm {turn} with a mean of {mean}")
     at = lots.expovariate(1 / mean)
     while at < seconds:
@@ -83,7 +84,7 @@ def storm(mean: float, seconds: float, turn: int = 0) -> Iterator[float]:
 
 
 def _steps(contestant: Contestant, seconds: float, kills: list[float]) -> int:
-    """How far the training has come `seconds` after its first step."""
+    """Returns the highest step that the training has completed `seconds` after its first one."""
     with (
         tempfile.TemporaryDirectory() as name,
         training(contestant, Path(name), every=_EVERY, max_steps=1_000_000) as run,

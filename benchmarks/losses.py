@@ -1,6 +1,6 @@
-"""A storm of losses: simulated devices that go and come back at random times while a job trains.
+"""A storm of losses: simulated devices are lost and come back at random times while a job trains.
 
-In the bitwise mode its parameters at the end must be those of a run that nobody disturbed.
+In the bitwise mode, the parameters at its end must equal those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from trainer.train_state import TrainStateSpec
 _DEVICES = 8
 _LEAST = 2
 _STEPS_APART = 12
-"""Steps between two changes, on average."""
+"""Steps that a run has for each change. The next change comes 2 to 11 steps after the last one."""
 _EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """What came of it. Truths are 1 and 0, as figures are numbers."""
+    """The results of a storm. True is 1 and False is 0, because figures are numbers."""
 
     changes: int
     rung_changes: int
     explained: int
-    """Whether it is told, right before each change of the rung, which devices are well."""
+    """Whether a `devices-probed` event comes right before each `rung-changed` event."""
     bit_identical: int
 
 
 def storm(changes: int) -> Storm:
-    """Lose and return devices so many times in all, then let the job finish.
+    """Lose or return a device `changes` times, then let the job finish; returns the results.
 
     Raises:
-        FailedError: the job does not end well.
+        FailedError: a job does not succeed.
     """
     steps = changes * _STEPS_APART + 3 * _EVERY
     with tempfile.TemporaryDirectory() as calm, tempfile.TemporaryDirectory() as wild:
@@ -80,7 +80,7 @@ def _job(folder: Path, steps: int) -> Any:
 
 
 def _disturb(run: Training, changes: int) -> None:
-    """Change what is lost, each time some steps after the change before."""
+    """Lose or return one device `changes` times, some steps apart; in the end return all."""
     lots = random.Random("a storm of losses")
     file = run.folder / "run" / simulated.FILE
     lost: set[str] = set()
@@ -104,10 +104,10 @@ def _finished(run: Training) -> None:
 
 
 def _parameters(run: Training, step: int) -> Any:
-    """Parameters and optimizer state of the checkpoint of `step`, on one device.
+    """Returns the parameters and the optimizer state of the checkpoint of `step`, on one device.
 
     Raises:
-        FailedError: it is not the newest.
+        FailedError: the newest checkpoint is of another step.
     """
     checkpoints = run.folder / "run" / "checkpoints"
     if newest_step(checkpoints) != step:

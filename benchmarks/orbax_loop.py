@@ -1,8 +1,9 @@
-"""A plain training loop with Orbax's `CheckpointManager`, as people write it: nothing of ours.
+"""A plain training loop with Orbax's `CheckpointManager`, as people write it, with no code of ours.
 
 python -P benchmarks/orbax_loop.py FOLDER RECORD
 
-Each line of RECORD is the monotonic clock in seconds, the pid and the number of a completed step.
+Writes a line to RECORD for each completed step: monotonic clock in seconds, pid, number of the
+step.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="attr-defined"
@@ -22,7 +23,8 @@ import orbax.checkpoint as ocp
 
 _WIDTH, _LAYERS, _BATCH, _EVERY = 256, 4, 32, 20
 _PAUSE = 0.02
-"""Seconds between two steps: beside a program that is always busy a benchmark of it takes long."""
+"""Seconds between two steps: a loop that always uses the CPU would slow down the preparation of its
+standby, and so the benchmark."""
 
 _optimizer = optax.adamw(1e-3)
 

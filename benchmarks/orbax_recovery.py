@@ -1,15 +1,16 @@
-"""How long somebody else's program stands still after a kill -9: a plain loop with Orbax.
+"""Measures how long a program that is not ours pauses after a kill -9: a plain loop with Orbax.
 
     python -m benchmarks.orbax_recovery [--quick] [--json FILE]
 
-The same script (`orbax_loop.py`) as a `command` of supervise, with a standby and without, and in a
-bash loop with the same compilation cache; and both as they come: supervise with the keys that it
-requires and no other (`defaults`), the loop without a cache (`bash_defaults`). Once on the machine
-as it is, once beside twice as many busy processes as there are cores (`loaded`). All are killed in
-turns, with a checkpoint there and a standby ready. Seconds from the SIGKILL to the next completed
-step, as the script itself tells of it; `samples` has what supervise says that they were spent on.
-The first recovery of a run is not counted: a restored state is laid out as a new one is not, and
-its step is compiled once more.
+Runs the same script (`orbax_loop.py`) as a `command` of supervise, with and without a standby, and
+in a bash loop with the same compilation cache. Then both with their defaults: supervise with only
+the required config keys (`defaults`), the loop without a cache (`bash_defaults`). Once on the
+machine as it is, once beside busy processes, two for each core (`loaded`). The scripts are killed
+in turns, after a checkpoint is committed and a standby is ready.
+
+Measures the seconds from the SIGKILL to the next completed step, as the script records it;
+`samples` has supervise's own account of them. The first recovery of a run does not count: a
+restored state has another layout than a new one, so the step is compiled once more.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from benchmarks.report import Report, options
 from benchmarks.training import Training, cache
 
 _STANDBY_TAKES = 300.0
-"""Seconds at most: it is prepared with what the training leaves of the processor."""
+"""Longest wait in seconds for a standby: its preparation uses only the CPU time that training
+leaves."""
 _BUSY = "while True: pass"
 _EVERY = 20
-"""Steps between checkpoints, as the script has it."""
+"""Steps between checkpoints; the same as in the script."""
 _FRESH = 8
-"""Steps since the newest checkpoint, at least, so that it is committed."""
+"""Least steps since the newest checkpoint, so that it is committed."""
 
 _DEFAULTS = "defaults"
 _SUPERVISE = ("imports", "off", _DEFAULTS)
@@ -44,7 +46,7 @@ NAMES = (*_SUPERVISE, _BASH, _BASH_DEFAULTS)
 
 
 def main() -> None:
-    """Measure in turns, and report."""
+    """Measure in turns and report."""
     given = options(__doc__)
     rounds, kills = (1, 1) if given.quick else (3, 4)
     report = Report("orbax_recovery")
@@ -71,7 +73,7 @@ def main() -> None:
 
 
 def _one(name: str, kills: int) -> tuple[list[float], list[dict[str, Any]]]:
-    """Seconds of each recovery of one run, and what supervise tells of them."""
+    """Run one contestant; returns the seconds of each recovery, and supervise's account of them."""
     seconds = []
     with tempfile.TemporaryDirectory() as folder, _loop(name, Path(folder)) as run:
         step = run.wait_for_step(1)
@@ -83,7 +85,7 @@ def _one(name: str, kills: int) -> tuple[list[float], list[dict[str, Any]]]:
             last = run.kill_trainer()
             step = run.wait_for_step(0, since=began, not_by=[last.pid])
             seconds.append(step.at - began)
-        if name in _SUPERVISE and name != _DEFAULTS:  # which does not know what a step looks like
+        if name in _SUPERVISE and name != _DEFAULTS:  # `defaults` has no progress pattern
             run.wait_for("what supervise tells", lambda: len(run.told_recoveries()) > kills)
         return seconds[1:], run.told_recoveries()[1:]
 
@@ -94,7 +96,7 @@ def _next_save(step: int) -> int:
 
 @contextmanager
 def _loop(name: str, folder: Path) -> Iterator[Training]:
-    """The script, kept running by the contestant `name`."""
+    """Run the script under the contestant `name` for the block."""
     (folder / "steps").touch()
     place = folder / "run" / "checkpoints"
     script = str(ROOT / "benchmarks" / "orbax_loop.py")
@@ -110,7 +112,7 @@ def _loop(name: str, folder: Path) -> Iterator[Training]:
 
 
 def config(name: str, argv: Sequence[str], folder: Path) -> dict[str, Any]:
-    """What supervise is told, by the name of the contestant."""
+    """Returns supervise's config for the contestant `name`."""
     restart: dict[str, Any] = {"max_num_restarts": 1000}
     command: dict[str, Any] = {"argv": list(argv)}
     if name != _DEFAULTS:
@@ -121,7 +123,7 @@ def config(name: str, argv: Sequence[str], folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def _busy(number: int) -> Iterator[None]:
-    """So many processes that always want the processor."""
+    """Run `number` processes that always use the CPU, for the block."""
     with ExitStack() as stack:
         for _ in range(number):
             process = subprocess.Popen([sys.executable, "-S", "-c", _BUSY], start_new_session=True)

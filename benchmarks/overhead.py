@@ -1,18 +1,18 @@
-"""What it costs a training to be supervised while nothing happens.
+"""Measures what supervision costs a training while nothing happens.
 
     python -m benchmarks.overhead [--quick] [--json FILE]
 
-Steps per second of the quickstart's trainer, bare and supervised in turns; over the same time the
-share of one core that what supervise adds takes, and its memory (PSS): supervisor, guard, and all
-that waits or prepares. Three settings:
+Runs the quickstart's trainer bare and supervised, in turns, and measures its steps per second. For
+all processes that supervise adds (supervisor, guard, and those that wait or prepare), measures
+their share of one core and their memory (PSS) in the same period. Three settings:
 
-* `defaults`: nothing is set that need not be. Measured twice: from the first steps on, while a
-  standby is prepared and other rungs are compiled (`defaults_at_start`), and once all of it waits.
-* `supervised`: without standby and prefetch, so supervisor and guard alone.
-* `supervised_each_step`: the same where each step is printed, as the supervisor reads all of it.
+* `defaults`: only the required config keys. Measured twice: from the first steps on, while a
+  standby is prepared and other rungs are compiled (`defaults_at_start`), and after that.
+* `supervised`: without standby and prefetch, so only supervisor and guard.
+* `supervised_each_step`: the same, but the trainer prints each step, and the supervisor reads it.
 
-What supervise tells is read as JSON, which costs it more than the text that it writes by default.
-Then the cost of a progress call that is not sent.
+supervise writes JSON here, which costs it more than the text that it writes by default. Last,
+measures a progress call that is not sent.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _AT_START = "defaults_at_start"
 _LOG_EVERY = 10
 
 _WARM = 20
-"""Steps before the measurement."""
+"""Steps before the measurement begins."""
 _CALLS = 100_000
 _FEW = 3
-"""Rounds of what is no pair."""
+"""Rounds in which `supervised_each_step` is measured; the other settings have all rounds."""
 _PREPARING_TAKES = 900.0
-"""Seconds at most: it is done with what the training leaves of the processor."""
+"""Longest wait in seconds for preparations, which use only the CPU time that training leaves."""
 _LAST_PREPARED = 1
-"""Devices of the last rung that is compiled."""
+"""Number of devices of the rung that is compiled last."""
 
 
 @dataclass
 class Found:
-    """Of one setting, one value for each window."""
+    """The measurements of one setting, one value for each window."""
 
     rates: dict[int, float] = field(default_factory=dict)
-    """Steps per second, by the number of the round."""
+    """Steps per second, by number of the round."""
     shares: list[float] = field(default_factory=list)
     """Percent of one core."""
     memory: list[float] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Found:
 
 
 def main() -> None:
-    """Measure in turns, and report."""
+    """Measure in turns and report."""
     given = options(__doc__)
     rounds, seconds = (1, 20.0) if given.quick else (16, 10.0)
     report = Report("overhead")
@@ -89,7 +89,8 @@ def main() -> None:
 
 
 def conclude(report: Report, found: Mapping[str, Found]) -> None:
-    """The figures of all settings; steps per second against the bare run of the same round."""
+    """Add the figures of all settings to `report`; steps per second also as a ratio to the bare run
+    of the same round."""
     bare = found[BARE.name].rates
     for name, one in found.items():
         report.spread(name, "steps_per_s", list(one.rates.values()))
@@ -113,13 +114,13 @@ def _trained(contestant: Contestant) -> Iterator[Training]:
 
 
 def _prepared(run: Training) -> None:
-    """Wait until there is nothing left to prepare."""
+    """Wait until all rungs are compiled and a standby is ready."""
     run.wait_until_told("prefetch-done", timeout=_PREPARING_TAKES, num_devices=_LAST_PREPARED)
     run.wait_until_told("standby-ready", timeout=_PREPARING_TAKES)
 
 
 def _measure(run: Training, turn: int, seconds: float, into: Found) -> None:
-    """One window of the round `turn`."""
+    """Measure one window of the round `turn`, which takes `seconds`."""
     began, before = time.monotonic(), _processor_time(_ours(run))
     time.sleep(seconds)
     ended, ours = time.monotonic(), _ours(run)
@@ -130,7 +131,7 @@ def _measure(run: Training, turn: int, seconds: float, into: Found) -> None:
 
 
 def _ours(run: Training) -> list[psutil.Process]:
-    """All processes but those that train; none of a bare run."""
+    """Returns all processes of the run except the trainers; empty for a bare run."""
     trains = {step.pid for step in run.steps()}
     if run.pid in trains:
         return []
@@ -139,13 +140,14 @@ def _ours(run: Training) -> list[psutil.Process]:
 
 
 def _processor_time(processes: Sequence[psutil.Process]) -> float:
-    """Seconds, of all threads, and of the children that have ended.
+    """Returns the CPU seconds of all threads and of the children that have ended.
 
-    Of what lives to the nanosecond: `cpu_times` counts hundredths.
+    For living threads it reads nanoseconds from /proc, because `cpu_times` counts hundredths of a
+    second.
     """
     spent = 0.0
     for each in processes:
-        with suppress(psutil.NoSuchProcess, OSError):  # it has just ended: its parent counts it
+        with suppress(psutil.NoSuchProcess, OSError):  # it has just ended; its parent counts it
             threads = list(Path(f"/proc/{each.pid}/task").iterdir())
             spent += (
                 sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
@@ -162,7 +164,11 @@ def _pss(process: psutil.Process) -> float:
 
 
 def _rate(steps: Sequence[Step], since: float) -> float:
-    """Steps per second."""
+    """Returns the steps per second since the time `since`.
+
+    Raises:
+        FailedError: there are fewer than two steps.
+    """
     counted = [step for step in steps if step.at >= since]
     if len(counted) < 2:
         raise FailedError("it hardly makes a step")
@@ -170,7 +176,8 @@ def _rate(steps: Sequence[Step], since: float) -> float:
 
 
 def _unsent() -> float:
-    """Microseconds of a progress call that comes too soon after the one before to be sent."""
+    """Returns the microseconds of a progress call that is not sent, because it comes too soon after
+    the last one."""
     read_end, write_end = os.pipe()
     reporter = Reporter(write_end, step_interval=3600.0)
     metrics = {"loss": 1.0, "learning_rate": 0.1}

@@ -1,8 +1,8 @@
-"""What people keep a trainer running with today, each in a virtual environment of its own.
+"""The programs that people use today to keep a trainer running, each in its own environment.
 
-The environments are made on first use, in `.peers/` (which git ignores). PyTorch is asked for
-without CUDA; such builds are on PyTorch's own index, which pip must know (PIP_EXTRA_INDEX_URL). A
-peer that cannot be installed is left out of the numbers, and the reason told.
+The virtual environments are made on first use, in `.peers/` (which git ignores). PyTorch is
+installed without CUDA; such builds are on PyTorch's own index, which pip must know
+(PIP_EXTRA_INDEX_URL). A peer that cannot be installed is left out of the numbers, with the reason.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ class Peer:
 
     name: str
     requirements: tuple[str, ...]
-    """What pip installs for it; nothing: it is there anyway."""
+    """The packages that pip installs for it; empty: it is already on this machine."""
     command: Callable[[Path, Sequence[str], Path], list[str]]
-    """From its environment's bin, the program's argv and an empty folder: the command line.
+    """Makes the command line from the environment's bin folder, the program's argv and an empty
+    folder.
 
-    It stands in the foreground and may go on after the program has succeeded.
+    The command stays in the foreground, and may go on after the program has succeeded.
     """
 
     def prepared(self, argv: Sequence[str], folder: Path) -> list[str]:
-        """The command line that runs `argv`; `folder` is empty, and its own.
+        """Install the peer if necessary; returns the command line that runs `argv`. The peer may
+        write to `folder`, which is empty.
 
         Raises:
-            UnavailableError: it cannot be installed.
+            UnavailableError: the peer cannot be installed.
         """
         return self.command(self._bin(), argv, folder)
 
@@ -92,12 +94,12 @@ def _supervisord(bin_: Path, argv: Sequence[str], folder: Path) -> list[str]:
         f"[program:trainer]\ncommand={command}\nstartsecs=0\nautorestart=unexpected\n"
         f"stdout_logfile={folder}/out.log\nstderr_logfile={folder}/err.log\n"
     )
-    isolated = [str(bin_ / "python"), "-I"]  # PYTHONPATH leads to a `supervisor` of another kind
+    isolated = [str(bin_ / "python"), "-I"]  # PYTHONPATH has our package, also named `supervisor`
     return [*isolated, str(bin_ / "supervisord"), "-c", str(config)]
 
 
 def _circus(bin_: Path, argv: Sequence[str], folder: Path) -> list[str]:
-    """With the shortest pause between its looks; the default is five seconds."""
+    """Checks the program every 0.1 s; circus's default is five seconds."""
     config = folder / "circus.ini"
     config.write_text(
         "[circus]\ncheck_delay = 0.1\nendpoint = ipc://" + f"{folder}/endpoint\n"

@@ -1,14 +1,15 @@
-"""How long a training stands still after a kill -9, and how many steps it does again.
+"""Measures how long a training pauses after a kill -9, and how many steps it repeats.
 
     python -m benchmarks.recovery [--quick] [--json FILE]
 
-The quickstart's trainer under supervise, with each kind of standby and with snapshots in memory,
-and under what people use instead, with the same caches; `defaults` and `bash_defaults` run as they
-come, with nothing set that need not be. In each round every contestant is started once and its
-trainer killed some times, at steps drawn by lot but the same for all, once a checkpoint is a few
-steps old (and the standby, if it keeps one, is there). Seconds from the SIGKILL to the next
-completed step, as the trainer itself tells of it; `samples` has what supervise says that they were
-spent on.
+Runs the quickstart's trainer under supervise, with each kind of standby and with snapshots in
+memory, and under the programs that people use instead, with the same caches. `defaults` and
+`bash_defaults` have only the required settings. In each round, every contestant starts once and its
+trainer is killed several times, at random steps that are the same for all, when a checkpoint is a
+few steps old and the standby, if there is one, is ready.
+
+Measures the seconds from the SIGKILL to the next completed step, as the trainer records it;
+`samples` has supervise's own account of them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _EVERY = 20
 """Steps between checkpoints."""
 _SNAPSHOT = {"snapshot": {"every": 1}}
 _STANDBY_TAKES = 300.0
-"""Seconds at most: it is prepared with what the training leaves of the processor."""
+"""Longest wait in seconds for a standby: its preparation uses only the CPU time that training
+leaves."""
 
 CONTESTANTS = (
     Contestant("off_orbax", autorestart={"standby": "off"}),
@@ -49,7 +51,7 @@ CONTESTANTS = (
 
 
 def main() -> None:
-    """Measure in turns, and report."""
+    """Measure in turns and report."""
     given = options(__doc__)
     rounds, kills = (1, 1) if given.quick else (2, 5)
     report = Report("recovery")
@@ -80,13 +82,13 @@ def main() -> None:
 
 
 class _Found:
-    """What one run of a contestant gave, kill by kill."""
+    """The results of one run of a contestant, one value for each kill."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.lost: list[float] = []
         self.told: list[dict[str, Any]] = []
-        """What supervise tells of its recoveries."""
+        """supervise's account of its recoveries."""
 
 
 def _one(contestant: Contestant, kills: int, lots: random.Random) -> _Found:
@@ -97,7 +99,7 @@ def _one(contestant: Contestant, kills: int, lots: random.Random) -> _Found:
     ):
         step = run.wait_for_step(1)
         for number in range(1, kills + 1):
-            # A checkpoint further than before, and far enough behind it to have it committed.
+            # At least 8 steps after the next checkpoint, so that it is committed.
             target = (step.number // _EVERY + 1) * _EVERY + lots.randrange(8, _EVERY)
             run.wait_for_step(target, since=step.at)
             if contestant.has_standby:

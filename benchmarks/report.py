@@ -1,10 +1,10 @@
-"""What all benchmarks share: their command line, medians with spread, and the JSON they leave.
+"""The command line, the statistics and the JSON output that all benchmarks share.
 
     python -m benchmarks.NAME [--quick] [--json FILE]
 
-The JSON has `benchmark`, `machine`, `figures` (flat: a name with its unit, and a number), `samples`
-(what the figures were computed of) and `left_out` (what could not be measured here, and why: no
-number is ever invented). The README's tables are made of it by `python -m benchmarks.tables`.
+The JSON has `benchmark`, `machine`, `figures` (numbers by name, with the unit in the name),
+`samples` (the measurements that the figures are computed from) and `left_out` (what could not be
+measured here, with the reason). `python -m benchmarks.tables` makes the README's tables from it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _T95 = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-"""Student's t for a two-sided interval of 95 %, by degrees of freedom from 1 on; beyond them the
-last, which is a little too wide."""
+"""Student's t for a two-sided interval of 95 %, for 1, 2, ... degrees of freedom. For more, the
+last one is used, which makes the interval a little too wide."""
 _PACKAGES = ("jax", "jaxlib", "orbax-checkpoint", "flax")
 
 
 @dataclass
 class Report:
-    """What one benchmark has found."""
+    """The results of one benchmark."""
 
     benchmark: str
     figures: dict[str, float] = field(default_factory=dict)
@@ -41,11 +41,12 @@ class Report:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def figure(self, name: str, value: float) -> None:
-        """One figure, measured once."""
+        """Add a figure that was measured once."""
         self.figures[name] = _rounded(value)
 
     def spread(self, name: str, unit: str, values: Sequence[float]) -> None:
-        """Of `values` the median as NAME_UNIT, with NAME_least_UNIT and NAME_most_UNIT."""
+        """Add the median of `values` as NAME_UNIT, and their least and greatest as NAME_least_UNIT
+        and NAME_most_UNIT."""
         self.samples[f"{name}_{unit}"] = [_rounded(value) for value in values]
         if values:
             self.figures[f"{name}_{unit}"] = _rounded(statistics.median(values))
@@ -53,15 +54,16 @@ class Report:
             self.figures[f"{name}_most_{unit}"] = _rounded(max(values))
 
     def ratio(self, name: str, over: str, under: str) -> None:
-        """The figure NAME, one figure by another; nothing where either is missing."""
+        """Add the figure NAME: the figure `over` divided by `under`; nothing if one is missing."""
         if over in self.figures and self.figures.get(under):
             self.figures[name] = _rounded(self.figures[over] / self.figures[under])
 
     def paired(self, name: str, over: Mapping[int, float], under: Mapping[int, float]) -> None:
-        """The figure NAME, how many times `under` `over` is: the geometric mean, with NAME_low and
-        NAME_high, between which it lies with a confidence of 95 %.
+        """Add the figure NAME: the geometric mean of `over` / `under`, with its 95 % confidence
+        interval as NAME_low and NAME_high.
 
-        Pairs have the same number; what only one of them has is in no pair.
+        Values with the same key are a pair; a value without a partner does not count. With fewer
+        than two pairs there is no figure.
         """
         both = sorted(over.keys() & under.keys())
         ratios = [math.log(over[number] / under[number]) for number in both]
@@ -76,12 +78,12 @@ class Report:
         self.figures[f"{name}_high"] = _rounded(math.exp(mean + half))
 
     def least(self, name: str, of: Iterable[str]) -> None:
-        """The figure NAME, the least of those among `of` that are there."""
+        """Add the figure NAME: the least of the figures `of`; missing ones do not count."""
         if there := self._there(of):
             self.figures[name] = min(there)
 
     def most(self, name: str, of: Iterable[str]) -> None:
-        """The figure NAME, the greatest of those among `of` that are there."""
+        """Add the figure NAME: the greatest of the figures `of`; missing ones do not count."""
         if there := self._there(of):
             self.figures[name] = max(there)
 
@@ -89,7 +91,7 @@ class Report:
         return [self.figures[figure] for figure in figures if figure in self.figures]
 
     def finish(self, path: Path | None) -> None:
-        """Print the figures; write all of it to `path`, if given."""
+        """Print the figures and what was left out; write the JSON to `path`, if given."""
         for name, value in self.figures.items():
             print(f"{name}: {value:g}")
         for name, why in self.left_out.items():
@@ -105,14 +107,14 @@ class Report:
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """The options of a benchmark's command line."""
 
     quick: bool
     json: Path | None
 
 
 def options(description: str | None) -> Options:
-    """The command line of a benchmark."""
+    """Parse the command line of a benchmark; `description` is for its help."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -123,7 +125,7 @@ def options(description: str | None) -> Options:
 
 
 def machine() -> Mapping[str, Any]:
-    """Where the numbers were taken."""
+    """Returns the properties of this machine that affect the numbers."""
     cpus = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.partition(":")[2].strip() for line in cpus if line.startswith("model name")]
     return {
@@ -145,5 +147,5 @@ def _version(package: str) -> str | None:
 
 
 def _rounded(value: float) -> float:
-    """To four significant digits: there is no more in a timing."""
+    """Returns `value` to four significant digits: a timing is no more precise."""
     return float(f"{value:.4g}")

@@ -1,9 +1,9 @@
-"""Writes the README's tables from what the benchmarks have left: no number there is typed by hand.
+"""Writes the README's tables from the benchmarks' results, so that nobody types a number by hand.
 
     python -m benchmarks.tables
 
-A table stands between `<!-- benchmark: NAME -->` and `<!-- end -->`, and is made of
-`benchmarks/results/NAME.json`. One that was never measured keeps a line that says so.
+A table is between `<!-- benchmark: NAME -->` and `<!-- end -->`, and comes from
+`benchmarks/results/NAME.json`. Without that file, a line says that it is not measured yet.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ _MARKED = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTAL
 
 @dataclass(frozen=True)
 class Table:
-    """What of a benchmark's figures a person should see.
+    """The layout of one table: which figures of a benchmark it shows.
 
-    A cell is a template of figures, `{0_ms}` with the row's own name for `0`; or several, of which
-    the first is taken whose figures are all there. The last column says of how many measurements
-    the first cell is made.
+    A cell is a template of figures: in `{0_ms}`, `0` stands for the row's name. If a cell has
+    several templates, the first one whose figures all exist is used. A last column is added: the
+    least number of measurements behind a figure of the row.
     """
 
     head: tuple[str, ...]
     rows: Mapping[str, str]
-    """By the name that the row's figures begin with: what it is called."""
+    """The title of each row, by the name with which its figures begin."""
     cells: tuple[str | tuple[str, ...], ...]
     counted: str
-    """What is measured again and again."""
+    """What the last column counts, in the plural."""
     made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The samples that rows are made of which have none of their own; (): of one measurement."""
+    """For rows without samples of their own: the samples that they are computed from; (): the row
+    is a single measurement."""
     least: int = 1
-    """Measurements without which a row decides nothing, and is not published."""
+    """Least number of measurements in each row: with fewer, the table is not published."""
 
 
 _SPREAD = "{0_ms} ({0_least_ms} to {0_most_ms})"
@@ -221,13 +222,13 @@ TABLES = {
 
 
 def main() -> None:
-    """Rewrite the README."""
+    """Write all tables into README.md."""
     readme = ROOT / "README.md"
     readme.write_text(rewritten(readme.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")
 
 
 def rewritten(text: str, results: Path) -> str:
-    """`text` with each marked table as `results` have it."""
+    """Returns `text` with each marked table made from the files in `results`."""
 
     def table(match: re.Match[str]) -> str:
         begin, name, end = match.groups()
@@ -257,7 +258,7 @@ def _lines(table: Table, report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _row(table: Table, name: str, report: Mapping[str, Any]) -> tuple[tuple[str, ...], int] | None:
-    """The row's cells, and how many measurements it is made of; None where there is nothing."""
+    """Returns the row's cells and the number of its measurements; None if all cells are empty."""
     cells = [_filled(cell, name, report["figures"]) for cell in table.cells]
     if not any(cells):
         return None
@@ -266,7 +267,7 @@ def _row(table: Table, name: str, report: Mapping[str, Any]) -> tuple[tuple[str,
     found = [figure for figure in table.made_of.get(name, own) if figure in samples]
     count = min((len(samples[figure]) for figure in found), default=1)
     if not found and table.made_of.get(name) != ():
-        count = 0  # of figures that somebody else's report has
+        count = 0  # this report has no samples of these figures
     return (table.rows[name], *(cell or "" for cell in cells)), count
 
 
@@ -279,7 +280,8 @@ def _figures(template: str) -> list[str]:
 
 
 def _filled(cell: str | tuple[str, ...], name: str, figures: Mapping[str, float]) -> str | None:
-    """The first template whose figures are all there, with them in it; None where there is none."""
+    """Returns the first template whose figures all exist, filled in; None if there is no such
+    template."""
     for template in _each(cell):
         if all(name + rest in figures for rest in _figures(template)):
             return re.sub(r"\{0(\w*)\}", lambda match: f"{figures[name + match[1]]:g}", template)

@@ -1,8 +1,8 @@
-"""The quickstart's trainer under each contestant, and what a bystander sees of it.
+"""Runs the quickstart's trainer under a contestant, and observes it from outside.
 
-The same model, data and program for all: what `examples/quickstart.yaml` says.
-The peers get all caches that they could have had: JAX's, and the compiled steps that our trainer
-keeps. Contestants that are called defaults get nothing: they run as they come.
+All contestants run the same program with the same model and data, from `examples/quickstart.yaml`.
+Peers get every cache that they can use: JAX's, and the compiled steps that our trainer keeps.
+Contestants with `is_default` get nothing that is not required.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.running import attempt_records
 
 _WITNESS = ROOT / "benchmarks" / "witness"
 _START = 300.0
-"""Seconds in which a trainer must have completed a step: it may have to compile first."""
+"""Seconds within which a trainer must complete a step; it may have to compile first."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A peer, or supervise with these sections of its config."""
+    """A peer; or, if `peer` is None, supervise with these sections of its config."""
 
     name: str
     peer: Peer | None = None
@@ -41,16 +41,16 @@ class Contestant:
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
     init: Mapping[str, Any] = field(default_factory=dict)
     is_default: bool = False
-    """Whether nothing is set that need not be: no cache for a peer, no pause for supervise."""
+    """Whether it runs with its own defaults: a peer gets no cache, supervise keeps its backoff."""
 
     @property
     def has_standby(self) -> bool:
-        """Whether it keeps a process waiting."""
+        """Whether it has a standby process."""
         return self.peer is None and self.autorestart.get("standby") != "off"
 
 
 PEERS = tuple(Contestant(name, peer) for name, peer in TRAINING_PEERS.items())
-"""With the same caches as ours, wherever they can use them."""
+"""Peers with the same caches as supervise."""
 DEFAULTS = Contestant("defaults", is_default=True)
 BASH_DEFAULTS = Contestant("bash_defaults", BASH, is_default=True)
 
@@ -60,13 +60,13 @@ class Step:
     """A completed optimizer step."""
 
     at: float
-    """Seconds on the monotonic clock."""
+    """Time of its end, in seconds of the monotonic clock."""
     pid: int
     number: int
 
 
 class Training:
-    """A training that runs."""
+    """A running training, seen from outside."""
 
     def __init__(self, process: Popen[bytes], folder: Path) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Training:
         self._told = Told(folder / "output")
 
     def steps(self) -> list[Step]:
-        """All that were completed so far, in order."""
+        """Returns all completed steps so far, in order of time."""
         if not self._record.exists():
             return []
         whole = self._record.read_text().rpartition("\n")[0]
@@ -86,7 +86,8 @@ class Training:
     def wait_for_step(
         self, number: int, *, since: float = 0.0, not_by: Collection[int] = ()
     ) -> Step:
-        """The first step from `number` on that came after `since`, of any process but `not_by`."""
+        """Wait for a step; returns the first one that has at least this `number`, ended after the
+        time `since`, and was made by a process not in `not_by`."""
 
         def found() -> Iterator[Step]:
             for step in self.steps():
@@ -105,26 +106,26 @@ class Training:
         wait_for(what, condition, self._process, timeout)
 
     def told(self, name: str | None = None, **keys: object) -> list[dict[str, Any]]:
-        """See `Told.events`; nothing under a peer."""
+        """See `Told.events`; empty under a peer."""
         return self._told.events(name, **keys)
 
     def wait_until_told(
         self, name: str, times: int = 1, timeout: float = _START, **keys: object
     ) -> None:
-        """Wait until there are so many such events.
+        """Wait until there were `times` events with this name and these keys.
 
         Raises:
-            FailedError: there are not in time.
+            FailedError: there were fewer in time.
         """
         what = f"event {name}, {times} times"
         self.wait_for(what, lambda: len(self.told(name, **keys)) >= times, timeout)
 
     def last_of(self, pid: int) -> Step:
-        """The last step that a process has completed."""
+        """Returns the last step that the process `pid` has completed."""
         return next(step for step in reversed(self.steps()) if step.pid == pid)
 
     def told_recoveries(self) -> list[dict[str, Any]]:
-        """What supervise tells of its recoveries."""
+        """Returns supervise's account of each recovery, from summary.json."""
         found: list[dict[str, Any]] = []
         for path in sorted(self.folder.glob("run/*_restartable/summary.json")):
             attempts = attempt_records(path.parent)
@@ -132,7 +133,8 @@ class Training:
         return found
 
     def kill_trainer(self) -> Step:
-        """SIGKILL to the process that completed the last step, if it lives; returns that step."""
+        """Send SIGKILL to the process that completed the last step, if it lives; returns that
+        step."""
         last = self.steps()[-1]
         with suppress(ProcessLookupError):
             os.kill(last.pid, signal.SIGKILL)
@@ -143,11 +145,11 @@ class Training:
 def training(
     contestant: Contestant, folder: Path, *, every: int, max_steps: int, log_every: int = 1
 ) -> Iterator[Training]:
-    """Train under `contestant` in the empty `folder`, with a checkpoint every so many steps, and
-    every so many of them told.
+    """Train under `contestant` in the empty `folder` for the block, with a checkpoint every `every`
+    steps and a printed line every `log_every` steps.
 
     Raises:
-        UnavailableError: the contestant cannot be had, or does not know such a config.
+        UnavailableError: the contestant cannot be installed, or supervise refuses its config.
     """
     (folder / "steps").touch()
     path = os.pathsep.join(filter(None, (str(_WITNESS), str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -187,17 +189,17 @@ def _config(
 
 
 def _devices(plan: PhasePlan) -> dict[str, str]:
-    """As many devices as supervise gives to the only worker."""
+    """Returns the environment that gives a peer's trainer as many devices as supervise gives."""
     return {NUM_CPU_DEVICES: str(plan.num_devices)}
 
 
 def _executables(folder: Path) -> dict[str, str]:
-    """Where our trainer keeps its compiled steps: it does so under whatever starts it."""
+    """Returns the environment that tells our trainer where to keep its compiled steps."""
     return {EXECUTABLES: str(folder / "compile_cache" / "executables")}
 
 
 def cache(folder: Path) -> dict[str, str]:
-    """The compilation cache that a peer could have had, as environment."""
+    """Returns the environment that enables JAX's compilation cache, as a peer's user could."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compile_cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -1,16 +1,17 @@
-"""The least child that a supervisor can have: says when it began, waits a little, dies by SIGKILL.
+"""The simplest child of a supervisor: records when it began, waits, and kills itself with SIGKILL.
 
 python -P benchmarks/trivial.py RECORD DEATHS HOLD
 
-Each line of RECORD is `began` or `dies` and the monotonic clock in seconds. Once it has died DEATHS
-times, it exits 0. It prints a few steps: whoever prepares a standby waits for them.
+Each line of RECORD is `began` or `dies` and the monotonic clock in seconds. It waits HOLD seconds.
+After DEATHS deaths it exits with 0. It prints ten steps: supervise waits for steps before it
+prepares a standby.
 """
 
 from time import monotonic, sleep
 
 began = monotonic()
 
-import os  # noqa: E402  (the first line of the program is what is timed)
+import os  # noqa: E402  (the time of the first line is measured)
 import signal  # noqa: E402
 import sys  # noqa: E402
 

@@ -156,7 +156,7 @@ def _kept(path: Path) -> list[Notice]:
 
 
 def contain(guard: GuardClient, storage: Storage, model_dir: Path, job: str, instance: str) -> None:
-    """Put every process started from now on record, and in a cgroup if this host lets us make one.
+    """From now on, put each started process on record, and in a cgroup if we can make one here.
 
     Raises:
         ModelDirError: model_dir cannot be written.

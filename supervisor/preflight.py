@@ -1,7 +1,7 @@
 """Checks, before anything is started, whether a job can run on this machine.
 
-`run` and `validate` report the same problems, because both call `check`. It changes nothing but one
-thing: where model_dir will be, it makes a file with a random name and removes it at once.
+`run` and `validate` report the same problems, because both call `check`. It changes nothing, except
+that it makes a file with a random name where model_dir will be, and removes it at once.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _program_problems(plan: PhasePlan, config: str) -> Iterator[tuple[Location, 
 def _found(program: str, path: str) -> Path | None:
     """Returns the file that the kernel would start, or None.
 
-    Unlike `shutil.which`, this looks by our effective user id.
+    Unlike `shutil.which`, this uses our effective user and group ids.
     """
     folders = [""] if "/" in program else path.split(os.pathsep)
     for candidate in (Path(folder, program) for folder in folders):

@@ -1,7 +1,7 @@
-"""A witness inside each trainer process, imported by Python itself before the trainer runs.
+"""Records in each trainer process when an optimizer step ends; Python imports it at its start.
 
-It notes when the trainer says that an optimizer step is complete, the same way under every
-contestant: nothing that a supervisor says of itself is believed.
+It watches the lines that the trainer prints, in the same way under every contestant, so that the
+measurement does not depend on what a supervisor reports about itself.
 """
 
 import builtins

@@ -7,8 +7,9 @@ This is the only part of the acceptance run that imports jax. It writes lines of
 * `step`: make a few training steps on all devices, whose gradients need a collective, and compare
   products of known matrices bit by bit. With `stays`, then keep the devices until it is killed.
 * `train`: make steps without end.
-* `join`: like `step`, together with the other processes of `JAX_COORDINATOR_ADDRESS`. With `dies`,
-  that rank kills itself after the first step, and the others wait for it in a collective.
+* `join`: like `step`, together with the other processes of `JAX_COORDINATOR_ADDRESS`, but without
+  the products. With `dies`, that rank kills itself after the first step, and the others wait for it
+  in a collective.
 * `exhaust`: allocate more memory than the first device has.
 * `ahead`: compile the step for the given `topology`, without devices; writes no `up`.
 """

@@ -29,7 +29,7 @@ class Arrivals:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the other finders find; the loader of an expected module also calls back."""
+        """Returns what the other finders find; the loader of an expected module also calls back."""
         arrived = self._expected.get(name)
         if arrived is None:
             return None

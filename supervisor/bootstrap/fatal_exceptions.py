@@ -53,7 +53,7 @@ class FatalErrorRecorder:
         self._watch_exit()
 
     def _record(self, error: BaseException | None) -> FailureRecord | None:
-        """Return the record of `error`; where `error` says nothing (a plain exit or interrupt),
+        """Returns the record of `error`; where `error` says nothing (a plain exit or interrupt),
         the record of the thread that failed before. None: nothing failed."""
         says_nothing = error is None or (
             isinstance(error, (SystemExit, KeyboardInterrupt))

@@ -73,7 +73,7 @@ class Monitor:
         frames' memory."""
 
     def place(self, error: BaseException) -> tuple[Stage | None, int | None]:
-        """Return the stage that `error` comes from and the last step, for its failure record."""
+        """Returns the stage that `error` comes from and the last step, for its failure record."""
         step = self._reporter.current[1]
         cause: BaseException | None = error
         seen: set[int] = set()

@@ -62,7 +62,7 @@ def stand_by(start: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def fingerprints(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return a hash of the value for each changed variable, by name. They are written to a file,
+    """Returns a hash of the value for each changed variable, by name. They are written to a file,
     where a value may be a secret."""
     from hashlib import sha256
 
@@ -94,7 +94,7 @@ class Learner:
 
 
 def _what_to_import(environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return the modules to import, and the fingerprints of the variables that the program changed
+    """Returns the modules to import, and the fingerprints of the variables that the program changed
     in its environment."""
     if PRELOAD in environ:
         return [name for name in environ[PRELOAD].split(",") if name], {}
@@ -126,7 +126,7 @@ def _tell_jax(num_cpu_devices: int) -> None:
 
 
 def _directory_of_program(argv: Sequence[str], start: str) -> str | None:
-    """Return the directory that will be first on the program's path; None: none of its own."""
+    """Returns the directory that will be first on the program's path; None: none of its own."""
     if sys.flags.safe_path:
         return None
     program = argv[list(argv).index(start) + 1]
@@ -137,7 +137,7 @@ def _directory_of_program(argv: Sequence[str], start: str) -> str | None:
 
 
 def _shadowed(modules: Sequence[str], directory: str | None) -> str | None:
-    """Return a complaint if the program's directory has a file that would shadow one of `modules`;
+    """Returns a complaint if the program's directory has a file that would shadow one of `modules`;
     None: it has none."""
     if directory is None:
         return None

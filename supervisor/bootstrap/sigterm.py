@@ -82,5 +82,5 @@ class _Handler:
 
 
 def _given(handler: Any) -> Any:
-    """Return the program's own handler, unwrapped."""
+    """Returns the program's own handler, unwrapped."""
     return handler.given if isinstance(handler, _Handler) else handler

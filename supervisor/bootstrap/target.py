@@ -64,7 +64,7 @@ class Program:
 
 
 def prepare(start: str) -> Program | None:
-    """Return the program that this interpreter, started on the file `start`, was meant to run.
+    """Returns the program that this interpreter, started on the file `start`, was meant to run.
 
     None: the interpreter has to run it by itself, without the bootstrap.
     """

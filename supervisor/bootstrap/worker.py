@@ -88,7 +88,7 @@ class SupervisedWorker:
         if path:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             faulthandler.register(_signal.SIGUSR2, descriptor, all_threads=True, chain=False)
-            if not faulthandler.is_enabled():  # a person wants it on standard error
+            if not faulthandler.is_enabled():  # else a person wants its output on standard error
                 faulthandler.enable(descriptor, all_threads=True)
             os.register_at_fork(after_in_child=_dump_no_more)
             _say(STACKS_LINE)
@@ -105,7 +105,7 @@ class SupervisedWorker:
             self._told_to_stop = _say(SIGTERM_LINE)
 
     def describe(self, error: BaseException) -> FailureRecord | None:
-        """Return the record of `error`; None: this is not the worker, or describing it failed."""
+        """Returns the record of `error`; None: this is not the worker, or describing it failed."""
         if not self.is_here or not self._failure_file:
             return None
         try:
@@ -148,7 +148,7 @@ class SupervisedWorker:
             return
 
     def _learn(self) -> Callable[[], None]:
-        """Return a function that writes down which modules the program has imported by then."""
+        """Returns a function that writes down which modules the program has imported by then."""
         file = os.environ.get(MODULES_FILE)
         if not file:
             return lambda: None
