@@ -1,7 +1,7 @@
-"""The worker protocol: what runs in a worker as well as in the supervisor, and nothing else.
+"""The worker protocol: the code that both the workers and the supervisor run.
 
-A worker learns who it is from its environment (`environment`), says what it is doing on a pipe
-(`reporter`, `messages`), leaves a record of the exception it dies of (`failure_record`), and both
-sides agree on what a committed checkpoint looks like (`committed`). Standard library only, so that
-any program can afford to import it.
+A worker learns who it is from its environment (`environment`), reports what it does on a pipe
+(`reporter`, `messages`), and leaves a record of the exception that ends it (`failure_record`). Both
+sides agree on what a committed checkpoint looks like (`committed`). The package imports only the
+standard library, so that any program can afford to import it.
 """

@@ -11,12 +11,15 @@ from pathlib import Path
 from threading import Thread
 
 _NICER = 10
-"""Added to the nice value: leaves a tenth of a core beside one busy thread, all of an idle core."""
+"""Added to the nice value. The process then gets a tenth of a core beside one busy thread, and all
+of an idle core."""
 
 
 def enter() -> int | None:
-    """Raise the nice value of this process; returns the one it had, for `leave`. None: not raised,
-    because the process may not lower it again."""
+    """Raise the nice value of this process; returns the earlier value, for `leave`.
+
+    None: it is not raised, because the process may not lower it again.
+    """
     before = os.getpriority(os.PRIO_PROCESS, 0)
     possible = []
 
@@ -28,7 +31,7 @@ def enter() -> int | None:
             return
         possible.append(True)
 
-    thread = Thread(target=go_and_come_back)  # on Linux a nice value is the thread's own: try there
+    thread = Thread(target=go_and_come_back)  # Linux has a nice value for each thread: try it there
     thread.start()
     thread.join()
     if not possible:
@@ -38,8 +41,8 @@ def enter() -> int | None:
 
 
 def leave(before: int) -> None:
-    """Set all threads of the process back to the nice value `before`: those that imports have
-    started inherited the raised one."""
+    """Set all threads of the process back to the nice value `before`. Threads that imports have
+    started inherited the raised value."""
     for task in Path("/proc/self/task").iterdir():
         try:
             os.setpriority(os.PRIO_PROCESS, int(task.name), before)

@@ -1,22 +1,21 @@
 """What a committed checkpoint is, seen from outside the program that writes it.
 
 Orbax commits on POSIX by renaming `N.orbax-checkpoint-tmp` to `N`, and from 0.12.3 also writes
-`commit_success.txt`; on object stores the final name exists from the start and only the marker
-tells. `_CHECKPOINT_METADATA` carries `commit_timestamp_nsecs`, set just before the rename: enough
-on POSIX together with the final name, never enough on an object store. Modification times say
-nothing. AXLearn writes `index` last, Levanter `metadata.json`.
+`commit_success.txt`. On object stores the final name exists from the start, and only the marker
+shows the commit. `_CHECKPOINT_METADATA` has `commit_timestamp_nsecs`, set just before the rename:
+this proves a commit on POSIX together with the final name, and never on an object store.
+Modification times prove nothing. AXLearn writes `index` last, Levanter `metadata.json`.
 
 A checkpoint of an older Orbax that is copied from a disk into a bucket has no marker there, and
-looks like a save that is going on.
+looks like a save that is still running.
 
-Anybody may have written what is here: it is read by `protocol.reading`. What that refuses (a FIFO
-under the name of a marker, metadata of a terabyte) commits nothing, and `refused` names it. The
-directory itself, and a step in it, may be a link: a person made it, and it leads to a step like any
-other.
+Anybody may have written these files, so `protocol.reading` reads them. What it refuses (a FIFO with
+the name of a marker, metadata of a terabyte) commits nothing, and `refused` names it. The directory
+itself and a step in it may be links: a person made them, and they lead to ordinary steps.
 
 A checkpoint counts as missing only if the storage says so. If it cannot be read now (EIO, EACCES,
 ESTALE), that is an error: a caller that took it for missing would go back to an older step, and
-overwrite what could not be read.
+overwrite the one that could not be read.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ METADATA = "_CHECKPOINT_METADATA"
 
 _STEP_NAME = re.compile(r"(?:[A-Za-z][\w.-]*[_-])?(\d{1,18})")
 MAX_METADATA = 4 << 20
-"""Largest metadata file in bytes: Orbax's has some hundred, and a program may add its own."""
+"""Largest metadata file in bytes. Orbax writes a few hundred, and a program may add its own."""
 _TEMPORARY = ".orbax-checkpoint-tmp"
 _MAKE_A_FILE = {
     "gs": "echo copied | gcloud storage cp -",
     "s3": "echo copied | aws s3 cp -",
 }
-"""The command to put before a URI, by its scheme."""
+"""The command that makes a file, without the URI at its end, by the URI's scheme."""
 
 
 def step_of(name: str) -> int | None:
@@ -54,15 +53,15 @@ def step_of(name: str) -> int | None:
 
 
 def markers(name: str) -> tuple[str, ...]:
-    """Return the names of the files that commit the step in a directory `name`: each of them is
-    written last."""
+    """Return the names of files that commit the step in a directory `name`: a program writes one of
+    them last."""
     if name.startswith("step_"):
         return (MARKER, "index")
     return (MARKER, "metadata.json") if name.startswith("step-") else (MARKER,)
 
 
 def was_committed(metadata: bytes | None) -> bool:
-    """Whether the content of `_CHECKPOINT_METADATA` (None: no such file) says that the step was
+    """True if the content of `_CHECKPOINT_METADATA` (None: no such file) says that the step was
     committed: here, or on the disk that it was copied from."""
     try:
         return bool(parse_object(metadata or b"", METADATA).get("commit_timestamp_nsecs"))
@@ -71,7 +70,7 @@ def was_committed(metadata: bytes | None) -> bool:
 
 
 def is_committed(directory: Path, *, posix: bool = True) -> bool:
-    """Whether the checkpoint in `directory` is finalized, hence restorable.
+    """True if the checkpoint in `directory` is committed, so that it can be restored.
 
     `posix` is False where a directory appears under its final name before it is complete: on an
     object store and on a mount of one.
@@ -87,8 +86,10 @@ def is_committed(directory: Path, *, posix: bool = True) -> bool:
 
 
 def committed_at(directory: Path) -> int | None:
-    """Return when the checkpoint in `directory` was committed, in nanoseconds since the epoch, from
-    its metadata, which a copy shares. None: the metadata does not say.
+    """Return when the checkpoint in `directory` was committed, in nanoseconds since the epoch.
+
+    The time is from its metadata, so a copy of the checkpoint has the same. None: the metadata does
+    not say.
 
     Raises:
         OSError: it cannot be read now.
@@ -105,7 +106,7 @@ def committed_steps(root: Path, *, posix: bool = True) -> Iterator[tuple[int, Pa
     """Yield every committed checkpoint under `root` as (step, path), newest first.
 
     Raises:
-        OSError: it cannot be told now whether the next one is committed.
+        OSError: the storage does not say now whether the next checkpoint is committed.
     """
     for step, entry in _steps(root):
         if is_committed(entry, posix=posix):
@@ -114,7 +115,7 @@ def committed_steps(root: Path, *, posix: bool = True) -> Iterator[tuple[int, Pa
 
 def unmarked_copies(root: Path) -> Iterator[str]:
     """Yield the names of steps under `root`, a mounted bucket, that were committed on a disk and
-    copied here without a marker: those above the newest committed step, newest first."""
+    copied here without a marker. Only steps above the newest committed one, newest first."""
     for _, entry in _steps(root):
         if is_committed(entry, posix=False):
             return
@@ -123,8 +124,8 @@ def unmarked_copies(root: Path) -> Iterator[str]:
 
 
 def refused(root: Path) -> Iterator[str]:
-    """Yield a warning for each file under `root` that has the name of a marker or metadata, but is
-    no readable file, so its step does not count; only above the newest committed step."""
+    """Yield a warning for each file under `root` that has the name of a marker or of metadata, but
+    cannot be read, so that its step does not count. Only above the newest committed step."""
     for _, entry in _steps(root):
         if is_committed(entry):
             return
@@ -180,13 +181,13 @@ def _is_file(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        if error.errno == ELOOP:  # a link to itself leads nowhere, now and later
+        if error.errno == ELOOP:  # a link to itself never leads to a file
             return False
         raise
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the content of a file; None: there is none, or it is no readable file."""
+    """Return the content of a file; None: there is no file, or it is not a readable one."""
     try:
         return read(path, MAX_METADATA) if isinstance(path, Path) else _of_object(path)
     except (FileNotFoundError, NotADirectoryError, UnreadableError):

@@ -1,7 +1,8 @@
 """Environment variables through which a worker learns who it is.
 
-The environment is never a source of *configuration*: everything named `SUPERVISE_*` that the
-supervisor itself inherited is scrubbed before a worker starts, so nested supervisors do not mix.
+The environment is never a source of *configuration*. Variables named `SUPERVISE_*` that the
+supervisor itself inherited are removed before a worker starts, so that nested supervisors do not
+mix.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ STEPS_FROM_OUTPUT = PREFIX + "STEPS_FROM_OUTPUT"
 STANDBY = PREFIX + "STANDBY"
 """`descriptor:mode` in a process that is to wait as a standby (`protocol.standby`)."""
 MODULES_FILE = PREFIX + "MODULES_FILE"
-"""Where the bootstrap writes which modules the program has loaded, for the next standby."""
+"""The file to which the bootstrap writes the modules that the program has loaded, for the next
+standby."""
 PRELOAD = PREFIX + "PRELOAD"
 """The modules that a standby imports, separated by commas; unset: those in `MODULES_FILE`."""
 LINEAGE = PREFIX + "LINEAGE"
@@ -68,8 +70,9 @@ STALE_TOPOLOGY = (
     "TPU_PROCESS_BOUNDS",
     "TPU_PROCESS_PORT",
 )
-"""Topology of an earlier attempt: left in place it hangs `jax.distributed.initialize()` after a
-preemption (Ray issue 62893). Scrubbed only where the supervisor itself sets the topology."""
+"""Variables with the topology of an earlier attempt. If they stay, `jax.distributed.initialize()`
+hangs after a preemption (Ray issue 62893). They are removed only where the supervisor itself sets
+the topology."""
 HOST_TOPOLOGY = (
     "ALT",
     "CHIPS_PER_HOST_BOUNDS",
@@ -88,9 +91,9 @@ HOST_TOPOLOGY = (
 )
 """Variables of GKE and of images that describe all chips of a host, and the chip paths that libtpu
 uses instead of `TPU_VISIBLE_CHIPS` (by its own words). They would contradict the variables of a
-worker that gets a part of the host, so they are removed there; not where it gets the whole host or
-the job has no TPU. ALT, CHIPS_PER_HOST_BOUNDS, HOST_BOUNDS and WRAP are older names of those with
-TPU_, which GKE still sets."""
+worker that gets a part of the host, so they are removed for such a worker. They stay where it gets
+the whole host, or the job has no TPU. ALT, CHIPS_PER_HOST_BOUNDS, HOST_BOUNDS and WRAP are older
+names of variables with TPU_, which GKE still sets."""
 SHARES_TPU = "ALLOW_MULTIPLE_LIBTPU_LOAD"
 """If unset, libtpu locks the whole host for a process without bounds, or with bounds 2,2,1, which
 may be half of the host (openxla `tpu_initialize_util.cc`, TryAcquireTpuLock)."""
@@ -104,8 +107,8 @@ VISIBLE_DEVICES = (
     "TPU_VISIBLE_CHIPS",
     "TPU_CHIPS_PER_PROCESS_BOUNDS",
 )
-"""Like the topology, these matter only once the backend is initialised. JAX reads the first one on
-import, but its value can be changed until then."""
+"""Variables that choose the devices of a process. They matter only once the backend is initialised.
+JAX reads the first one on import, but its value can be changed until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class WorkerIdentity:
     lineage: str | None = None
 
     def to_environment(self) -> dict[str, str]:
-        """The variables that say this to a worker."""
+        """Return the environment variables from which a worker reads this."""
         variables = {
             JOB: self.job,
             ATTEMPT: str(self.attempt),
@@ -159,7 +162,7 @@ class Owner:
     """The path or URI that holds the present owner's token."""
 
     def to_environment(self) -> dict[str, str]:
-        """The variables that say this to a worker."""
+        """Return the environment variables from which a worker reads this."""
         return {OWNER: self.token, OWNER_FILE: self.file}
 
 
@@ -183,12 +186,13 @@ def inherited(environ: Mapping[str, str], number: str, wanted: str) -> int | Non
 
 
 _OUR_SERVICE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
-"""systemd's variables for its main process. A worker that notified in our place would hide from
-systemd that the supervisor hangs."""
+"""systemd's variables for its main process. If a worker notified systemd in our place, systemd
+would not notice that the supervisor hangs."""
 
 
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` without the variables of an outer supervisor and those for us alone."""
+    """Return `environ` without the variables of an outer supervisor, and without systemd's
+    variables for this process."""
     return {
         name: value
         for name, value in environ.items()
@@ -197,10 +201,11 @@ def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def snapshot_variables(descriptor: int) -> dict[str, str]:
-    """Return what a worker needs in its environment to find the memory for its snapshots.
+    """Return the environment variables by which a worker finds the memory for its snapshots.
 
-    The supervisor makes and owns the memory, so that it outlives the worker, and empties it:
-    nothing in it means that there is nothing to resume from. What is in it is the worker's alone.
+    The supervisor makes and owns the memory, so that it outlives the worker. The supervisor also
+    empties it: empty memory means that there is no snapshot to resume from. Only workers read and
+    write its content.
     """
     return {
         SNAPSHOT_FD: str(descriptor),
@@ -209,10 +214,10 @@ def snapshot_variables(descriptor: int) -> dict[str, str]:
 
 
 def snapshot_memory(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the descriptor of this worker's memory for snapshots; None where it has none.
+    """Return the descriptor of this worker's memory for snapshots; None: it has none.
 
-    Ask late: a process that waits to become a worker gets memory and environment only then. What
-    this process starts does not inherit the memory.
+    Call this late: a standby gets the memory and the environment only when it becomes the worker.
+    Processes that this one starts do not inherit the memory.
     """
     descriptor = inherited(environ, SNAPSHOT_FD, SNAPSHOT_MEMORY)
     if descriptor is not None:

@@ -1,8 +1,8 @@
-"""The failure record: what a dying worker says about the exception it dies of.
+"""The failure record: what a dying worker writes about the exception that ends it.
 
-Text on stderr misleads (teardown noise, C++ stacks, several ranks at once); a record written by the
-process that raised does not. It is JSON, bounded in size whatever the exception holds, and written
-atomically. Reading one back trusts nothing.
+Text on stderr misleads (teardown noise, C++ stacks, several ranks at once). A record from the
+process that raised the exception does not. It is JSON, bounded in size whatever the exception
+holds, and written atomically. Its reader trusts nothing in it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ExceptionInfo:
     bases: tuple[str, ...]
     message: str
     relation: str
-    """Its relation to the one before: raised, cause, context, or member (of a group)."""
+    """Its relation to the exception before it: raised, cause, context, or member (of a group)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ class FailureRecord:
 
     @property
     def is_mere_exit(self) -> bool:
-        """Whether it records only `sys.exit(3)` or the like, which says no more than the exit code.
+        """True if it records only `sys.exit(3)` or the like, which says no more than the exit code.
 
-        An exit code that means a signal, such as `sys.exit(143)`, counts even while another
-        exception was being handled: the program obeyed the signal wherever that interrupted it.
+        For an exit code that means a signal, such as `sys.exit(143)`, this holds even if another
+        exception was being handled: the program obeyed the signal, wherever that interrupted it.
         """
         of_signal = self.exceptions[:1] if _is_exit(self.exceptions[:1], least=129) else ()
         return _is_exit(of_signal or self.exceptions)
@@ -95,7 +95,7 @@ def write_failure_record(
     step: int | None,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Write the record of `error` for the supervisor; does nothing without one."""
+    """Write the record of `error` for the supervisor; without a supervisor, do nothing."""
     path = environ.get(environment.FAILURE_FILE)
     if not path:
         return
@@ -222,7 +222,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _bounded(text: str, limit: int) -> str:
-    """`text`, or its first and last part where it is longer than `limit` characters."""
+    """Return `text`; of a text longer than `limit` characters, its first and its last part."""
     clean = text.encode("utf-8", "replace").decode()
     if len(clean) <= limit:
         return clean

@@ -1,7 +1,7 @@
-"""Fault injection: real faults that a worker inflicts on itself, because the config asks for them.
+"""Fault injection: real faults that a worker causes in itself, because the config asks for them.
 
-A fault fires once per job: before it fires, a file is written durably, which tells the supervisor
-and every later attempt.
+A fault fires once per job. Before it fires, the worker writes a file durably, which shows the
+supervisor and every later attempt that it has fired.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ SIMULATED = {
     "device_returns": simulated.return_,
     "host_lost": simulated.lose,
 }
-"""Faults of simulated devices: the key in `faults:`, and the fault of the unit that it names."""
+"""Faults of simulated devices: the key in `faults:`, and the function that breaks the unit which
+the key names (or makes it healthy again)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class InjectedFault:
     stage: str | None = None
     """Fires when an attempt enters this stage for the first time."""
     rank: int = 0
-    """The rank of the worker that inflicts it on itself."""
+    """The rank of the worker that causes it in itself."""
     signal: str | None = None
     exception: str | None = None
     message: str = "injected by a drill"
@@ -64,7 +65,7 @@ class InjectedFault:
 
 
 class FaultInjector:
-    """Fires the faults that this job has not had yet."""
+    """Fires the faults that have not fired in this job yet."""
 
     def __init__(self, faults: tuple[InjectedFault, ...], records: Path) -> None:
         """`records` is the directory in which a fault is recorded before it fires."""
@@ -77,8 +78,8 @@ class FaultInjector:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> FaultInjector:
-        """Return the injector with the faults that the supervisor gave to this worker; without a
-        supervisor there are none."""
+        """Return the injector with the faults that the supervisor gave to this worker. Without a
+        supervisor there are no faults."""
         given = json.loads(environ.get(environment.FAULTS, "{}"))
         faults = tuple(InjectedFault(**fault) for fault in given.get("faults", []))
         return cls(faults, Path(given.get("records", ".")))

@@ -17,7 +17,7 @@ class Uri:
     scheme: str
     bucket: str
     path: str = ""
-    """Without a slash at either end; empty: the whole bucket."""
+    """It has no slash at either end. Empty: the whole bucket."""
 
     @classmethod
     def parse(cls, text: str) -> Uri | None:

@@ -1,8 +1,8 @@
 """Progress messages: one JSON object a line, at most `MAX_LINE` bytes, worker to supervisor.
 
-The reader trusts nothing: a line that is too long, not JSON, or of the wrong types is refused. A
-message of an unknown kind is ignored (a newer worker may send more); an unknown protocol version is
-refused.
+The reader trusts nothing: it refuses a line that is too long, is not JSON, has values of wrong
+types, or has an unknown protocol version. It ignores a message of an unknown kind: a newer worker
+may send more kinds.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ MAX_LINE = 4096
 
 MAX_STEP = 2**62
 MAX_NOTICE = 2000
-"""Most characters of a notice that are sent. People are shown fewer: the supervisor redacts a
-notice before it shortens it (`supervisor.engines.hearing`)."""
+"""Most characters of a notice that are sent. The log shows fewer: the supervisor redacts a notice
+before it shortens it (`supervisor.engines.hearing`)."""
 _MAX_NOTICE_OF_WIDE = 300
-"""The same for characters that JSON escapes as two surrogates: each takes twelve bytes."""
+"""Most characters of a notice that is too long for a line. JSON escapes some characters as two
+surrogates, which take twelve bytes."""
 _CODE = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _MAX_TEXT = 80
 _MAX_NAMES = 16
 
 
 class NoticeCode(StrEnum):
-    """The notices that have an event of their own, named like the code."""
+    """The codes of notices that have a log event of their own, with the same name."""
 
     BATCH_SKIPPED = "batch-skipped"
     BOOTSTRAP_LEFT_OUT = "bootstrap-left-out"
@@ -44,7 +45,7 @@ class NoticeCode(StrEnum):
 
 
 class Stage(StrEnum):
-    """What a worker reports that it is doing."""
+    """The stage of its work that a worker reports."""
 
     STARTING = "STARTING"
     INITIALIZING = "INITIALIZING"
@@ -64,8 +65,8 @@ class ProtocolError(ValueError):
 class StageMessage:
     """The worker entered a stage, at a step if it knows one.
 
-    `inferred`: the program reports no stages, and the bootstrap concluded this one from outside.
-    All time between the stages that it can recognise is called TRAINING, and may be anything.
+    `inferred`: the program reports no stages, and the bootstrap inferred this one from outside. It
+    calls all time between the stages that it can recognise TRAINING, so TRAINING may be anything.
     """
 
     stage: Stage
@@ -83,14 +84,14 @@ class StepMessage:
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     first: int | None = None
-    """The first of several steps that were read together, of which `step` is the last; None: one.
+    """The first of several steps that were read together; `step` is the last. None: only one was.
     """
     in_output: bool = False
-    """Whether it was read from the worker's output, which buffering may delay without bound."""
+    """True: it was read from the worker's output, which buffering may delay without bound."""
 
     @property
     def earliest(self) -> int:
-        """The first step that this message stands for."""
+        """Return the first step that this message stands for."""
         return self.step if self.first is None else self.first
 
 
@@ -107,7 +108,7 @@ class RestoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class SavedMessage:
-    """The worker believes that it has committed a checkpoint; the supervisor then looks itself.
+    """The worker believes that it has committed a checkpoint. The supervisor then checks that.
 
     `step`: None if unknown. `seconds`: how long the save took; None if unknown.
     """
@@ -135,7 +136,7 @@ class DevicesMessage:
 
 @dataclass(frozen=True, slots=True)
 class CompiledMessage:
-    """A long compilation is complete; with a `source`, its result was loaded from there instead."""
+    """A long compilation is complete; with a `source`, the program was loaded from there."""
 
     seconds: float
     name: str = ""
@@ -149,7 +150,7 @@ class StacksMessage:
 
 @dataclass(frozen=True, slots=True)
 class SigtermMessage:
-    """The worker got SIGTERM, or jax told it of one that another process of the group got."""
+    """The worker got SIGTERM, or jax told it that another process of the group got one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ Message = (
 )
 
 _OF_THE_READER = frozenset({"first", "in_output"})
-"""Fields that are not on the wire."""
+"""Fields that are not on the wire; the supervisor's reader sets them."""
 
 _NAMES: dict[type[Any], str] = {
     StageMessage: "stage",
@@ -239,10 +240,10 @@ def _number(value: Any) -> int | float:
 
 
 def decode(line: bytes) -> Message | None:
-    """Parse a line; None: a message of a kind that this version does not know.
+    """Parse a line; None: this version does not know the kind of message.
 
     Raises:
-        ProtocolError: it is no message, or of another protocol version.
+        ProtocolError: it is no message, or has another protocol version.
     """
     if len(line) > MAX_LINE:
         raise ProtocolError(f"line of more than {MAX_LINE} bytes")

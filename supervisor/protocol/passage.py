@@ -1,7 +1,7 @@
 """Opens folders that others can write to, without following a link or crossing a mount point.
 
-Each folder is opened by its name relative to the descriptor of its parent, and all work is done on
-the descriptor. Everything that is removed (`protocol.removal`) is reached in this way.
+Each folder is opened by its name, relative to the descriptor of its parent. All work is done on the
+descriptor. `protocol.removal` reaches everything that it removes in this way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class NotOursError(PermissionError):
 
 @contextmanager
 def passage(path: Path, root: int, names: Collection[str]) -> Iterator[int]:
-    """Open the folder that is reached from the open folder `root` by `names`, one level each."""
+    """Open the folder that `names`, one for each level, lead to from the open folder `root`; yields
+    its descriptor."""
     here = os.dup(root)
     try:
         for name in names:
@@ -57,7 +58,8 @@ def _enter(path: Path, folder: int, name: str, flags: int) -> int:
 
 @contextmanager
 def entered(path: Path, folder: int) -> Iterator[int]:
-    """Open the top of the tree `path` in the open `folder`; a later rename changes nothing."""
+    """Open the top of the tree `path` in the open `folder`; yields its descriptor, which a later
+    rename does not change."""
     here = _enter(path, folder, path.name, _DIRECTORY)
     try:
         yield here
@@ -84,7 +86,7 @@ def _mount(descriptor: int) -> tuple[int, bytes]:
 
 
 def read(path: Path, here: int, prefix: str, depth: int) -> Iterator[tuple[str, bool]]:
-    """Yield all that is in the open folder `here` and below as (path, whether it is a folder).
+    """Yield every file and folder below the open folder `here` as (path, whether it is a folder).
     Paths are relative to the top of the tree, where `here` has the path `prefix`.
 
     Raises:
@@ -109,7 +111,7 @@ def read(path: Path, here: int, prefix: str, depth: int) -> Iterator[tuple[str, 
 
 
 def kind(mode: int) -> str:
-    """Describe in words what has the file mode `mode`."""
+    """Return in words what kind of file has the mode `mode`."""
     kinds = {
         stat.S_IFLNK: "a link",
         stat.S_IFDIR: "a folder",

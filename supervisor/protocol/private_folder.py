@@ -12,7 +12,7 @@ def make(folder: Path) -> None:
     """Make `folder`, or check that only this user can write to it.
 
     Raises:
-        OSError: others can write to it, or it cannot be made.
+        OSError: others can write to it, it is no folder of this user, or it cannot be made.
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -23,8 +23,8 @@ def check(folder: Path) -> None:
     """Check that `folder` is a folder that only this user can write to, and no link.
 
     Raises:
-        FileNotFoundError: there is none.
-        OSError: it is not such a folder.
+        FileNotFoundError: there is no such folder.
+        OSError: others can write to it, or it is no folder of this user.
     """
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or not only_we_write(status):
@@ -35,5 +35,5 @@ def check(folder: Path) -> None:
 
 
 def only_we_write(status: os.stat_result) -> bool:
-    """Whether a file with this `status` belongs to this user, and nobody else can write to it."""
+    """True if a file with this `status` belongs to this user, and nobody else can write to it."""
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

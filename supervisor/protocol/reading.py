@@ -1,17 +1,18 @@
-"""The one reader for what somebody else may have written.
+"""The one reader for files that somebody else may have written.
 
 A worker, another user or a damaged disk can leave anything where a file of ours should be: a FIFO
-that blocks whoever opens it, a link to `/dev/zero`, a terabyte of zeros, 200,000 `[`. Whoever reads
-such a file with `Path.read_bytes` hangs, runs out of memory or crashes. Here a file is read only if
-it is a regular one, the last component of its path is never followed as a link, and its size is
-bounded before a byte of it is read. All that is wrong with a file or with its content is one kind
-of error, `UnreadableError`.
+that blocks the process that opens it, a link to `/dev/zero`, a terabyte of zeros, 200,000 `[`. A
+process that reads such a file with `Path.read_bytes` hangs, runs out of memory or crashes. Here
+only regular files are read. The last component of a path is never followed as a link, and the size
+is bounded before a byte is read. Whatever is wrong with a file or its content is one kind of error,
+`UnreadableError`.
 
-Three outcomes are kept apart, because they mean different things to a caller:
+Three errors are kept apart, because they mean different things to a caller:
 
 * `FileNotFoundError`, `NotADirectoryError`: there is no such file.
-* `UnreadableError`: something is there that nobody can use, and that stays so until somebody acts.
-* any other `OSError`: nobody can look now (EIO, EACCES, ESTALE). Never "there is none".
+* `UnreadableError`: something is there that nobody can use, until a person or program acts.
+* any other `OSError`: the file cannot be read now (EIO, EACCES, ESTALE). This never means that
+  there is no such file.
 
 Reading may still take as long as the file system likes: see `supervisor.host.aside`.
 """
@@ -30,9 +31,9 @@ from typing import Any
 from .messages import printable
 
 SMALL = 1 << 20
-"""Bytes: far more than any file has that holds one record."""
+"""Bytes. Any file that holds one record is far smaller."""
 MAX_DEPTH = 64
-"""Levels of nesting: what we write has fewer than ten."""
+"""Most levels of nesting. The JSON that we write has fewer than ten."""
 MAX_DIGITS = 300
 """Most digits of an integer; a longer one does not fit a float."""
 
@@ -48,7 +49,7 @@ class UnreadableError(OSError, ValueError):
     def __init__(
         self, name: str | Path, why: str, remedy: str = "move it away", number: int = errno.EINVAL
     ) -> None:
-        """`why` goes on from the `name` of the file or object: `is a FIFO`."""
+        """`why` continues the sentence that begins with `name`, the file or object: `is a FIFO`."""
         super().__init__(number, f"{why}: {remedy}", str(name))
         self.why = why
 
@@ -60,11 +61,11 @@ def opened(path: str | Path, *, below: Path | None = None, linked: bool = False)
     """Open the regular file `path` for reading, unbuffered.
 
     If its last component is a link, it is not followed. With `below`, a folder that the caller
-    trusts, no other component beneath that folder may be a link either. `linked` allows links: for
-    a path that a person has named.
+    trusts, no other component beneath that folder may be a link either. With `linked`, the last
+    component may be a link: for a path that a person has named.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is none.
+        FileNotFoundError, NotADirectoryError: there is no such file.
         UnreadableError: it is no regular file.
         OSError: it cannot be opened now.
     """
@@ -86,7 +87,7 @@ def read(path: str | Path, limit: int = SMALL, *, below: Path | None = None) -> 
     """Read all of the regular file `path`, of at most `limit` bytes; for `below` see `opened`.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is none.
+        FileNotFoundError, NotADirectoryError: there is no such file.
         UnreadableError: it is no regular file, or is larger.
         OSError: it cannot be read now.
     """
@@ -119,19 +120,23 @@ def read_text(path: str | Path, limit: int = SMALL, *, below: Path | None = None
 
 
 def read_json(path: str | Path, limit: int = SMALL, *, below: Path | None = None) -> Any:
-    """The value in the JSON file `path`; errors as `read` and `parse_json`."""
+    """Return the value in the JSON file `path`; errors as `read` and `parse_json`."""
     return parse_json(read(path, limit, below=below), path)
 
 
 def read_object(
     path: str | Path, limit: int = SMALL, *, below: Path | None = None
 ) -> dict[str, Any]:
-    """The object in the JSON file `path`; errors as `read` and `parse_object`."""
+    """Return the object in the JSON file `path`; errors as `read` and `parse_object`."""
     return parse_object(read(path, limit, below=below), path)
 
 
 def text(data: bytes, name: str | Path) -> str:
-    """`data`, the content of `name`, as UTF-8; anything else is an `UnreadableError`."""
+    """Return `data`, the content of `name`, decoded from UTF-8.
+
+    Raises:
+        UnreadableError: it is not UTF-8.
+    """
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -139,11 +144,11 @@ def text(data: bytes, name: str | Path) -> str:
 
 
 def parse_json(data: bytes, name: str | Path) -> Any:
-    """The value in `data`, JSON that is the content of `name`.
+    """Return the value in `data`, JSON that is the content of `name`.
 
-    What it returns is safe to work with: it is not nested deeper than `MAX_DEPTH`, no integer has
-    more than `MAX_DIGITS` digits, and every string can be encoded (half a surrogate pair becomes a
-    question mark). NaN and Infinity are numbers of JSON as Python writes it: they come through.
+    The value is safe to work with: it is not nested deeper than `MAX_DEPTH`, no integer has more
+    than `MAX_DIGITS` digits, and every string can be encoded (half a surrogate pair becomes a
+    question mark). NaN and Infinity are allowed, because Python writes them to JSON.
 
     Raises:
         UnreadableError: it is not such JSON.
@@ -165,7 +170,7 @@ def parse_json(data: bytes, name: str | Path) -> Any:
 
 
 def parse_object(data: bytes, name: str | Path) -> dict[str, Any]:
-    """The object in `data`, JSON that is the content of `name`; errors as `parse_json`."""
+    """Return the object in `data`, JSON that is the content of `name`; errors as `parse_json`."""
     value = parse_json(data, name)
     if not isinstance(value, dict):
         raise _damaged(name, "is not a JSON object")
@@ -183,7 +188,8 @@ _TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 
 
 def descriptor_of(path: Path, below: Path | None, flags: int, mode: int = 0o666) -> int:
-    """Open `path` with `flags`; beneath `below`, if given, no folder is entered through a link."""
+    """Open `path` with `flags` and return the descriptor. Beneath `below`, if given, no folder on
+    the way may be a link."""
     if below is None:
         return os.open(path, flags, mode)
     *folders, last = path.relative_to(below).parts
@@ -198,7 +204,8 @@ def descriptor_of(path: Path, below: Path | None, flags: int, mode: int = 0o666)
 
 
 def refused(path: str | Path, error: OSError) -> OSError:
-    """Translate the `error` of opening `path`: an `UnreadableError` if trying again cannot help."""
+    """Return the error to raise for the `error` of opening `path`: an `UnreadableError` if another
+    try cannot help."""
     if error.errno == errno.ELOOP:
         return UnreadableError(path, "is a link, which is not followed", number=errno.ELOOP)
     if error.errno == errno.ENXIO:
@@ -224,7 +231,7 @@ def _damaged(name: str | Path, why: str) -> UnreadableError:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether `value` is nested deeper than `MAX_DEPTH`, found without recursion."""
+    """True if `value` is nested deeper than `MAX_DEPTH`. It uses no recursion."""
     level, depth = [value] if isinstance(value, dict | list) else [], 0
     while level and depth <= MAX_DEPTH:
         level = [

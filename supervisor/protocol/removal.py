@@ -1,20 +1,20 @@
-"""Everything that this project removes, and the proof by which it is ours.
+"""Removes files, folders and objects: the only code that does, with a proof that each is ours.
 
 A supervisor works in folders that people use too. A name that looks like one of ours is no proof:
-`checkpoints/2023` may be a folder of results, `attempts/1` a link to another disk. So nothing is
-removed but here, an architecture test sees to that, and every `Place` says what is removed, where,
-and why it cannot be anybody else's. A caller names a place, and a folder that it vouches for. Below
-that folder:
+`checkpoints/2023` may be a folder of results, `attempts/1` a link to another disk. So everything is
+removed here, which an architecture test checks. Every `Place` says what is removed, where, and why
+it cannot be anybody else's. A caller names a place, and a folder that it vouches for. Below that
+folder:
 
-* no link is followed: each folder on the way is opened by its own name, and what is removed is
-  removed by its name in the folder that was opened, so that nobody can put a link in between;
-* no mount point is crossed, a bind mount of the same disk included;
-* a tree is read whole before any of it is removed. One with a link, a FIFO, a device, a socket or a
-  file that is not expected is not what we wrote, and all of it stays.
+* No link is followed. Each folder on the way is opened by its own name, and an entry is removed by
+  its name in the open folder, so that nobody can put a link in between.
+* No mount point is crossed, not even a bind mount of the same disk.
+* A whole tree is read before any part of it is removed. If it has a link, a FIFO, a device, a
+  socket or an unexpected file, it is not what we wrote, and all of it stays.
 
-What is refused is an `OSError` that says why. To set something aside is to rename it: into a name
-that nobody has, on the same disk. Besides, only the standard library's `TemporaryDirectory` removes
-what it made itself, under a random name, for this user alone.
+A refusal is an `OSError` that says why. To set something aside means to rename it to a free name on
+the same disk. One exception: the standard library's `TemporaryDirectory` removes what it made
+itself, under a random name, for this user alone.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ _ROOT = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
-    """`name` matches the whole path below the folder that the caller vouches for (or the name of an
-    object); `proof` says why something of that name and kind is ours."""
+    """One kind of thing that is removed.
+
+    `name` matches the whole path below the folder that the caller vouches for (or the name of an
+    object); `proof` says why something with that name and of that kind is ours.
+    """
 
     what: str
     name: str
@@ -50,7 +53,7 @@ class _Ours:
 
 
 class Place(Enum):
-    """All that is ever removed. Files and objects first, then trees."""
+    """All kinds of things that are ever removed: files and objects first, then trees."""
 
     TEMPORARY = _Ours(
         "what a write that failed, or was killed, left beside its target",
@@ -137,15 +140,15 @@ class Place(Enum):
     )
 
     def claims(self, name: str) -> bool:
-        """Whether something of this place can have that name."""
+        """True if something of this place can have this name."""
         return re.fullmatch(self.value.name, name) is not None
 
 
 def file(place: Place, path: Path, *, below: Path) -> bool:
-    """Remove the regular file `path`; False: there is none.
+    """Remove the regular file `path`; False: there is no such file.
 
     Raises:
-        NotOursError: it is no file of that place, or not reached without a link or a mount.
+        NotOursError: it is no file of that place, or a link or a mount is on the way to it.
         OSError: it cannot be removed.
     """
     try:
@@ -160,8 +163,10 @@ def file(place: Place, path: Path, *, below: Path) -> bool:
 
 
 def temporary(path: Path, *, below: Path, mode: int = 0o666) -> BinaryIO:
-    """The file `path`, of the place TEMPORARY, made anew for writing; what a killed write left of
-    that name is removed first. Nothing that somebody put there is written through.
+    """Create the file `path`, of the place TEMPORARY, and return it open for writing.
+
+    A file that a killed write left under that name is removed first. The file is always a new one,
+    so nothing is written through a link that somebody put there.
 
     Raises:
         NotOursError, OSError: as `file`.
@@ -183,12 +188,13 @@ def tree(
     last: Collection[str] = (),
     under: str | None = None,
 ) -> bool:
-    """Remove the folder `path` with all that is in it; False: there is nothing of that name.
+    """Remove the folder `path` with all that is in it; False: there is nothing with that name.
 
-    `is_ours` is the place's proof, asked once the tree was read; `is_expected` tells whether we
-    write a file or make a folder of that name, relative to `path`. The files named `first` go
-    first, those named `last` last; where a rename moves a folder at once, it is removed `under`
-    another name, so that a kill in between leaves no half of it under its own.
+    `is_ours` checks the place's proof; it is called after the whole tree was read. `is_expected` is
+    True for a file or folder name, relative to `path`, that we use there. The files named `first`
+    are removed first, those named `last` are removed last. `under` is a name that the tree gets
+    before it is removed, so that a kill in between leaves no half of it under its own name; it is
+    for file systems where a rename moves a folder at once.
 
     Raises:
         NotOursError: it is not provably ours; all of it stays.
@@ -221,7 +227,8 @@ def tree(
 
 
 def _renamed(path: Path, folder: int, top: int, under: str) -> None:
-    """Rename the tree `top`, which was read, to `under`; what has come into its place stays."""
+    """Rename the tree `top`, which was read, to `under`. If another folder is in its place, that
+    one stays."""
     os.rename(path.name, under, src_dir_fd=folder, dst_dir_fd=folder)
     if not _is_still(under, folder, top):
         with suppress(OSError):
@@ -230,7 +237,7 @@ def _renamed(path: Path, folder: int, top: int, under: str) -> None:
 
 
 def _is_still(name: str, folder: int, top: int) -> bool:
-    """Whether `name` in the open `folder` is the folder that is open as `top`."""
+    """True if `name` in the open `folder` is the folder that is open as `top`."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -245,8 +252,10 @@ def _empty(
     first: Collection[str],
     last: Collection[str],
 ) -> None:
-    """Remove what was `found` in the open tree `top`, and nothing that came since. What somebody
-    else has removed meanwhile is gone as well."""
+    """Remove the files and folders `found` in the open tree `top`, and nothing that came later.
+
+    It is no error if somebody else has removed some of them meanwhile.
+    """
     files = [name for name, is_folder in found if not is_folder]
     files.sort(key=lambda name: (name in last, name not in first))
     folders = [name for name, is_folder in found if is_folder]
@@ -259,10 +268,10 @@ def _empty(
 
 
 def remote(place: Place, names: Collection[Name], delete: Callable[[Name], object]) -> None:
-    """Have `delete` remove the objects (or resources) `names`.
+    """Call `delete` for each of the objects (or resources) `names`.
 
     Raises:
-        NotOursError: one is not of that place; nothing is removed.
+        NotOursError: one of them is not of that place; nothing is removed.
         Exception: whatever `delete` raises.
     """
     for name in names:
@@ -273,9 +282,13 @@ def remote(place: Place, names: Collection[Name], delete: Callable[[Name], objec
 
 
 def set_aside(path: Path, folder: str, *, below: Path) -> Path:
-    """Rename `path`, whatever it is, to `folder/<name>-<number>`, which nobody has; a link is moved
-    itself. What it is now called; of what is no folder, in a folder of that name. An OSError where
-    it cannot be renamed: it is a mount point, or on another disk.
+    """Move `path`, whatever it is, to the free name `folder/<name>-<number>`; returns its new path.
+
+    A folder gets that name. Anything else is moved, under its own name, into a new folder with that
+    name. Of a link, the link itself is moved.
+
+    Raises:
+        OSError: it cannot be renamed, because it is a mount point, or on another disk.
     """
     parts = path.relative_to(below).parts[:-1]
     with _opened(below) as root, passage(path, root, parts) as here:
@@ -294,7 +307,11 @@ def set_aside(path: Path, folder: str, *, below: Path) -> Path:
 
 
 def rename(path: Path, name: str) -> Path:
-    """Rename `path` within its folder to `name`; FileExistsError where somebody has that name."""
+    """Rename `path` within its folder to `name`; returns the new path.
+
+    Raises:
+        FileExistsError: something has that name already.
+    """
     target = path.with_name(name)
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, "it is there already", str(target))
@@ -302,8 +319,8 @@ def rename(path: Path, name: str) -> Path:
 
 
 def rename_foreign(path: Path) -> Path:
-    """Rename `path`, which is not ours and has the name of a file of ours, within its folder to
-    `<name>.foreign-<number>`, which nobody has; what it is now called."""
+    """Rename `path`, which has the name of a file of ours but is not ours, to the free name
+    `<name>.foreign-<number>` in its folder; returns the new path."""
     for number in count(1):
         with suppress(FileExistsError):
             return rename(path, f"{path.name}.foreign-{number}")
@@ -311,8 +328,10 @@ def rename_foreign(path: Path) -> Path:
 
 
 def _free_name(name: str, folder: int) -> str:
-    """Of a new empty folder: that it could be made is proof that the name was free, and a rename
-    puts another folder in its place."""
+    """Make a new empty folder in the open `folder` and return its name, `<name>-<number>`.
+
+    Making it proves that the name was free. A rename then puts another folder in its place.
+    """
     for number in count(1):
         with suppress(FileExistsError):
             os.mkdir(f"{name}-{number}", dir_fd=folder)
@@ -322,7 +341,8 @@ def _free_name(name: str, folder: int) -> str:
 
 @contextmanager
 def _folder_of(place: Place, path: Path, below: Path) -> Iterator[int]:
-    """The folder that holds `path`, reached from `below` without a link or a mount."""
+    """Open the folder that holds `path`, without a link or a mount on the way from `below`; yields
+    its descriptor."""
     parts = path.relative_to(below).parts
     if ".." in parts or not place.claims("/".join(parts)):
         raise NotOursError(path, f"it is not {place.value.what}")
@@ -332,7 +352,7 @@ def _folder_of(place: Place, path: Path, below: Path) -> Iterator[int]:
 
 @contextmanager
 def _opened(root: Path) -> Iterator[int]:
-    """The folder that the caller vouches for; it may be a link."""
+    """Open the folder that the caller vouches for, which may be a link; yields its descriptor."""
     descriptor = os.open(root, _ROOT)
     try:
         yield descriptor

@@ -1,8 +1,9 @@
 """The worker's end of the progress pipe.
 
-Reporting must not slow a trainer down. It never blocks: with a full pipe, a step is dropped and a
-stage is kept for the next call. It never raises. A step that comes too soon after the last one sent
-costs one reading of the clock. Without a supervisor every call does nothing.
+Reporting must not slow a trainer down. Sending never blocks and never raises: while the pipe is
+full, a step is dropped, and any other message is kept for the next call (the newest 64 are kept). A
+step that comes too soon after the last one sent costs one reading of the clock. Without a
+supervisor every call does nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Reporter:
     ) -> None:
         """Report on `descriptor` (None: nowhere), a step at most every `step_interval` seconds.
 
-        `on_stage` is called with each entered stage, once it is reported; `stage` raises what it
+        `on_stage` is called with each entered stage, after it was reported. What it raises, `stage`
         raises.
         """
         self._descriptor = descriptor
@@ -67,16 +68,16 @@ class Reporter:
         *,
         on_stage: Callable[[Stage], None] = lambda stage: None,
     ) -> Reporter:
-        """Return the reporter of this process; without a supervisor's pipe it reports nothing."""
+        """Return the reporter of this process. Without a supervisor's pipe it reports nothing."""
         return cls(_progress_descriptor(environ), on_stage=on_stage)
 
     @property
     def current(self) -> tuple[Stage, int | None]:
-        """The stage entered last and the last completed step, as failure records have them."""
+        """Return the stage entered last and the last completed step, for failure records."""
         return self._stage, self._step
 
     def stage(self, stage: Stage, step: int | None = None, *, inferred: bool = False) -> None:
-        """Report that `stage` was entered. Never dropped: it is sent once the pipe has room."""
+        """Report that `stage` was entered. While the pipe is full, the message is kept."""
         self._stage = stage
         if step is not None:
             self._step = step
@@ -150,7 +151,7 @@ class Reporter:
             os.write(self._descriptor, line)
         except BlockingIOError:
             return False
-        except OSError:  # the supervisor is gone, and this process with it in a moment
+        except OSError:  # the supervisor is gone, and this process will end in a moment
             self._descriptor, self._next_step_at = None, _NEVER
         return True
 

@@ -7,7 +7,7 @@ secrets only. Code that can redact first does not need this.
 from __future__ import annotations
 
 _MAX_WORD = 512
-"""Longest word in characters that is left out whole; a longer one is no secret, and is cut."""
+"""Longest word, in characters, that is left out whole. A longer one is no secret, and is cut."""
 
 
 def beginning(text: str, limit: int) -> str:
@@ -25,7 +25,7 @@ def end(text: str, limit: int) -> str:
 
 
 def _rest_of_word(text: str) -> int:
-    """Count the characters after the first one of `text` that belong to the same word; 0 if they
-    are more than a secret has."""
+    """Count the characters after the first one of `text` that belong to the same word; 0 if the
+    word is longer than a secret."""
     length = len(text[: _MAX_WORD + 1].split(maxsplit=1)[0]) if text[:1].strip() else 0
     return max(0, length - 1) if length <= _MAX_WORD else 0

@@ -1,8 +1,8 @@
 """Simulated devices that break: hardware faults for tests and drills, on machines without hardware.
 
-Simulated devices (and hosts) cannot be unplugged. So a file of the job lists which of them are lost
-or compute wrong results. A test, an injected fault or a person changes it while the job runs, and
-probe and worker then behave as with real broken devices. No file: all are healthy.
+Simulated devices (and hosts) cannot be unplugged. So a file of the job lists those that are lost,
+compute wrong results or are stuck. A test, an injected fault or a person changes it while the job
+runs, and probe and worker then behave as with real broken devices. No file: all are healthy.
 """
 
 from __future__ import annotations
@@ -99,18 +99,19 @@ class Held:
         """Fail as the initialisation of a backend would, if one of the units is stuck.
 
         Raises:
-            RuntimeError: one is stuck; the text is that of jax and libtpu.
+            RuntimeError: a unit is stuck; the text is that of jax and libtpu.
             ValueError, OSError: the file cannot be read.
         """
         fail_if_stuck(sorted(self._units & read(self.file).stuck))
 
     def suffer(self) -> None:
-        """Fail as real hardware would, if a unit is broken; one stat while the file is unchanged.
+        """Fail as real hardware would, if a unit is broken.
 
-        If a host is lost, this process ends at once.
+        If a host is lost, this process ends at once. While the file is unchanged, this costs one
+        stat.
 
         Raises:
-            RuntimeError: a device is broken; the text is that of real devices.
+            RuntimeError: a unit is broken; the text is that of real devices.
             ValueError, OSError: the file cannot be read.
         """
         stamp = _stamp(self.file)
@@ -128,10 +129,10 @@ class Held:
 
 
 def fail_if_stuck(units: Sequence[str]) -> None:
-    """Fail as the initialisation of a TPU does, if there are any of these simulated units.
+    """Fail as the initialisation of a TPU does, if any of the simulated `units` is stuck.
 
     Raises:
-        RuntimeError: it fails.
+        RuntimeError: `units`, the stuck ones, is not empty.
     """
     if units:
         raise RuntimeError(
@@ -150,7 +151,7 @@ def _stamp(file: Path) -> tuple[int, int, int] | None:
 
 def _parsed(file: Path, content: bytes) -> Broken:
     try:
-        found = reading.parse_object(content or b"{}", file)  # empty: somebody is about to write it
+        found = reading.parse_object(content or b"{}", file)  # empty: it is about to be written
         if not all(isinstance(unit, str) for units in found.values() for unit in list[str](units)):
             raise TypeError("ids are strings")
         return Broken(**{kind: frozenset(units) for kind, units in found.items()})
@@ -171,8 +172,8 @@ def _change(file: Path, change: Callable[[Broken], Broken]) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Hold the lock on the file that has this name now; the one locked after a wait may have been
-    replaced, so it is checked again."""
+    """Hold the lock on the file that has this name now. While we waited for the lock, the file may
+    have been replaced, so this is checked again."""
     while True:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:

@@ -18,13 +18,15 @@ STACK_SIGNAL = signal.SIGUSR2
 
 
 def enable_stack_dumps(reporter: Reporter, environ: Mapping[str, str] = os.environ) -> None:
-    """Dump all stacks to the supervisor's file on `STACK_SIGNAL` and when native code crashes.
-    Does nothing without a supervisor."""
+    """Dump all stacks to the supervisor's file on `STACK_SIGNAL`, and when native code crashes.
+
+    Without a supervisor this does nothing.
+    """
     path = environ.get(environment.STACKS_FILE)
     if not path:
         return
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True, chain=False)
-    if not faulthandler.is_enabled():  # a person wants it on standard error
+    if not faulthandler.is_enabled():  # if it is, somebody wants the dump on standard error
         faulthandler.enable(descriptor, all_threads=True)
     reporter.dumps_stacks()

@@ -1,11 +1,12 @@
 """A standby: a process that has done its imports, and waits to become the next worker.
 
-Until its orders come it has no attempt, no progress pipe and no failure file, and its output goes
-to a file of its own. The supervisor sends all of that over a socket, in one message with the
-descriptors; from then on it is the worker. What it prepared is valid for the code and environment
-that it saw. If either has changed, it execs the program as a cold start: slower, never wrong.
+Until its orders come, it has no attempt, no progress pipe and no failure file, and its output goes
+to a file of its own. The supervisor sends all of these over a socket, in one message with the
+descriptors; from then on the process is the worker. What it prepared is valid for the code and
+environment that it saw. If either has changed, it execs the program as a cold start: that is
+slower, and never wrong.
 
-Imports little: a bootstrapped program's standby uses this too.
+This module imports little, because the standby of a bootstrapped program uses it too.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from . import background, environment
 from .shortening import beginning
 
 Mode = Literal["imports", "ready"]
-"""`imports`: modules are loaded, no backend is initialised. `ready`: all but the state is there."""
+"""`imports`: modules are loaded, no backend is initialised. `ready`: all but the training state is
+there."""
 
 OUTPUT = "output"
-"""Name of the descriptor that becomes standard output and error. Any other name is that of the
-environment variable that gets the descriptor's number."""
+"""Name of the descriptor that becomes standard output and error. Any other descriptor is named by
+the environment variable that gets its number."""
 
 READY = b"R"
 UNUSABLE = b"U"
@@ -50,7 +52,7 @@ class StandbyOrders:
 def send_orders(
     connection: socket.socket, orders: StandbyOrders, descriptors: Sequence[int]
 ) -> None:
-    """Make the standby at the other end the worker.
+    """Make the standby at the other end of `connection` the worker.
 
     Raises:
         OSError: the standby is gone, or does not read.
@@ -73,7 +75,7 @@ class Standby:
 
     @classmethod
     def from_environment(cls) -> Standby | None:
-        """Return this process as a standby; None: it is none."""
+        """Return this process as a standby; None: it is not one."""
         given = os.environ.pop(environment.STANDBY, None)
         if given is None:
             return None
@@ -83,7 +85,8 @@ class Standby:
         return cls(connection, "ready" if mode == "ready" else "imports")
 
     def changed_environment(self) -> dict[str, str | None]:
-        """The variables that this process has changed so far, with their values (None: removed)."""
+        """Return the variables that this process has changed so far, with their values (None: it
+        has removed the variable)."""
         return changed(self._environ, os.environ)
 
     def unusable(self, why: str) -> NoReturn:
@@ -94,9 +97,9 @@ class Standby:
     def wait(self, problem: Callable[[StandbyOrders], str | None]) -> StandbyOrders:
         """Wait for the orders, and return them as the worker. Exits if the supervisor is gone.
 
-        `problem` is called in the worker's environment, and returns why what was prepared does not
-        fit (None: it fits). If it does not, or a loaded module's file has changed, this process
-        execs a cold start.
+        `problem` is called in the worker's environment, and returns why what this process prepared
+        does not fit (None: it fits). If it does not fit, or a loaded module's file has changed,
+        this process execs a cold start.
         """
         loaded = _loaded_files()
         own = self.changed_environment()
@@ -180,7 +183,7 @@ def _changed_file(loaded: Mapping[str, _Stamp | None], began: int) -> str | None
 
 def _stamp(file: str) -> _Stamp | None:
     try:
-        status = os.stat(file)  # noqa: PTH116  (a Path takes as long again, of a thousand files)
+        status = os.stat(file)  # noqa: PTH116  (with a Path, a thousand files take twice as long)
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size

@@ -1,11 +1,11 @@
 """Facts about this machine that worker and supervisor must find out in the same way.
 
-**File systems.** On most, as POSIX demands, a rename moves a whole directory atomically. A mounted
-bucket copies a directory file by file, and other hosts may see some of the files late.
+**File systems.** On most file systems a rename moves a whole directory atomically, as POSIX
+demands. A mounted bucket copies a directory file by file, and other hosts may see some files late.
 
 **NVIDIA GPUs.** JAX looks for the same files (`hardware_utils.has_visible_nvidia_gpu`, jax 0.10.2)
-and skips CUDA where none is there. With `JAX_PLATFORMS=cuda` nothing is left then, and it ends with
-a bare AssertionError, which tells nobody what is missing.
+and skips CUDA if none of them exists. With `JAX_PLATFORMS=cuda` no backend is left then, and JAX
+ends with a bare AssertionError, which does not say what is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BUCKETS = {
 
 
 def file_system(directory: Path, mounts: str | None = None) -> str:
-    """Return the type of the file system that `directory` is on, or will be once it is made.
+    """Return the type of the file system that `directory` is on, or will be on once it is made.
 
     `mounts` is the content of /proc/self/mountinfo (None: read it now). A plain `fuse` is completed
     by the mount's source: `fuse.mountpoint-s3`.
@@ -33,7 +33,7 @@ def file_system(directory: Path, mounts: str | None = None) -> str:
     if mounts is None:
         mounts = Path("/proc/self/mountinfo").read_text()
     best, kind = -1, ""
-    target = Path(os.path.realpath(directory))  # which takes a loop of links for what it is
+    target = Path(os.path.realpath(directory))  # Path.resolve raises on a loop of links
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
         mount = Path(fields.split()[4].encode().decode("unicode_escape"))
@@ -45,13 +45,13 @@ def file_system(directory: Path, mounts: str | None = None) -> str:
 
 
 def is_mounted_bucket(kind: str) -> bool:
-    """Whether a file system of this type is a mounted bucket."""
+    """True if a file system of this type is a mounted bucket."""
     return kind in _BUCKETS
 
 
 @cache
 def is_posix(directory: Path) -> bool:
-    """Whether renaming a directory below `directory` is atomic. The answer is cached: a job's file
+    """True if renaming a directory below `directory` is atomic. The answer is cached: a job's file
     system does not change while it runs."""
     return not is_mounted_bucket(file_system(directory))
 
