@@ -1,10 +1,10 @@
-"""`supervise provision`: keeps a preemptible TPU slice alive for as long as its job needs one.
+"""`supervise provision`: keeps a preemptible TPU slice alive as long as its job needs one.
 
-The job runs on the slice, under systemd, and takes care of itself there; what it cannot do is ask
-for the next machine once its own is gone. That is the loop here, on any machine that stays: it asks
-the cloud for a slice, which boots into the job, watches over both from outside, and replaces the
-slice until the job has ended.
+The job runs on the slice, under systemd, and restarts itself there. But it cannot request the next
+machine once its own is gone. The loop in this package does that, on any machine that stays: it
+requests a slice from the cloud, which boots and starts the job, watches the slice and the job from
+outside, and replaces the slice until the job has ended.
 
-`decide` says what to do, `cloud_plan` what to ask for, `boot` what a slice begins with;
-`provision_loop` does it.
+`decide` chooses the next action, `cloud_plan` makes the request, `boot` makes the startup script of
+a slice, and `provision_loop` carries the actions out.
 """

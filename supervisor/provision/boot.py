@@ -1,11 +1,13 @@
-"""What a slice begins with: a script that makes a bare machine run the job under our systemd unit.
+"""Makes the startup script of a slice: on a bare machine, it runs the job under our systemd unit.
 
-It is part of the request for the slice, runs as root at each boot, and does again only what is not
-done. Whoever may look at the machine can read it. So it holds names and digests only: the config,
-our wheel and the lock of what it needs are objects beside the job's, which the machine fetches with
-its own credentials and uses only with the digest that the script names. Where it fails, and
-whenever the unit ends, the machine tells so in an object of its own: a job that never began, or
-whose model_dir belongs to somebody else, cannot say so itself.
+The script is part of the request for the slice. It runs as root at each boot, and repeats only the
+steps that are not done yet. Everybody who can see the machine can read the script, so it has only
+names and digests. The config, our wheel and the lock file with its dependencies are objects in the
+bucket of the job. The machine fetches them with its own credentials, and uses them only if they
+have the digests in the script.
+
+If the script fails, and whenever the unit ends, the machine writes a report to an object of its
+own. A job that never began, or whose model_dir another supervisor owns, cannot report that itself.
 """
 
 from __future__ import annotations
@@ -23,39 +25,40 @@ from supervisor.provision.decide import MachineReport
 
 UNIT_NAME = "supervise@.service"
 FILES = "provision/files"
-"""The folder, below model_dir, of what slices fetch."""
+"""The folder, below model_dir, of the files that slices fetch."""
 _RULES_NAME = "70-supervise.rules"
 _LOCK_NAME = "requirements-tpu.lock"
 _ROOT = "root"
 _JOB = "job"
 _MAX_TOLD = 500
 _UV = "uv==0.13.9 --hash=sha256:d7f459fe4fd247d830351c75686d3996ace3c6f3f728eb0e85a30b7ada0cef19"
-"""Its wheel for Linux on x86_64, as all TPU machines are. It holds the digests of the interpreters
-that it downloads from GitHub, and installs nothing with another one (astral-sh/uv,
+"""uv's wheel for Linux on x86_64, which all TPU machines have. uv knows the digests of the Python
+interpreters that it downloads from GitHub, and installs none with another digest (astral-sh/uv,
 crates/uv-python/download-metadata.json; seen with 0.13.9)."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Something that the machine fetches from the bucket."""
+    """A file that the machine fetches from the bucket."""
 
     name: str
     data: bytes
 
     @property
     def sha256(self) -> str:
-        """The digest of the content."""
+        """The SHA-256 digest of the content, as hex."""
         return hashlib.sha256(self.data).hexdigest()
 
     @property
     def path(self) -> str:
-        """The object, below model_dir: another content is another one."""
+        """The name of the object, below model_dir. It has the digest, so other content has another
+        name."""
         return f"{FILES}/{self.sha256}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is to be on it, and the user as whom the job runs."""
+    """What the machine must have to run the job; `user` is the user that runs the job."""
 
     name: str
     model_dir: Uri
@@ -66,27 +69,29 @@ class Machine:
 
     @property
     def files(self) -> tuple[File, ...]:
-        """What has to be in the bucket before the machine boots."""
+        """The files that must be in the bucket before the machine boots."""
         return (self.config, self.wheel, self.lock)
 
 
 def our_lock() -> File:
-    """What our wheel needs on a TPU, by hash: the lock in deploy/."""
+    """Returns the requirements file with hashes that our wheel needs on a TPU: the one in
+    deploy/."""
     return File(_LOCK_NAME, resources.files(__package__).joinpath(_LOCK_NAME).read_bytes())
 
 
 def unit() -> str:
-    """Our systemd unit: the one in deploy/systemd."""
+    """Returns the text of our systemd unit: the one in deploy/systemd."""
     return resources.files(__package__).joinpath(UNIT_NAME).read_text(encoding="utf-8")
 
 
 def report_path(generation: int) -> str:
-    """The object, below model_dir, in which a slice tells of itself."""
+    """Returns the name of the object, below model_dir, with the report of the slice
+    `generation`."""
     return f"provision/{generation:06d}.txt"
 
 
 def read_report(text: str) -> MachineReport:
-    """What a machine has told: `exit CODE`, or `failed WHERE` and the end of its log."""
+    """Parses the report of a machine: `exit CODE`, or `failed WHERE` and the end of its log."""
     head, *log = text.strip().splitlines() or [""]
     word, _, rest = head.partition(" ")
     if word == "exit" and re.fullmatch(r"\d{1,3}", rest, re.ASCII):
@@ -96,7 +101,7 @@ def read_report(text: str) -> MachineReport:
 
 
 def script(machine: Machine, generation: int) -> str:
-    """The startup script."""
+    """Returns the startup script of the slice `generation`."""
     folder = resources.files(__package__)
     return _SCRIPT.format(
         name=machine.name,
@@ -122,18 +127,19 @@ def script(machine: Machine, generation: int) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A name as it stands in an address."""
+    """Returns `name` escaped for use in a URL."""
     return url_quote(name, safe="")
 
 
 def _fetch(machine: Machine, file: File, path: str) -> str:
-    """Shell that brings `file` to `path`, if it is what it should be."""
+    """Returns shell code that fetches `file` to `path`, and checks its digest."""
     place = _quoted((machine.model_dir / file.path).path)
     return f"fetch {quote(place)} {file.sha256} {quote(path)}"
 
 
 def _user(name: str, rules: str) -> str:
-    """Shell that makes the user of the job, and gives it the devices."""
+    """Returns shell code that creates the user of the job and gives it the devices; empty for
+    root."""
     if name == _ROOT:
         return ""
     return _USER.format(
@@ -143,7 +149,7 @@ def _user(name: str, rules: str) -> str:
 
 
 def _file(path: str, text: str) -> str:
-    """Shell that writes `text`, whatever is in it, to the file at `path`."""
+    """Returns shell code that writes any `text` to the file at `path`."""
     end = f"END-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     return f"cat > {quote(path)} <<'{end}'\n{text.rstrip()}\n{end}"
 

@@ -1,4 +1,4 @@
-"""What is asked of the cloud for a job, from its config; or why that job cannot be provisioned."""
+"""Makes the request for a slice from the config of a job, or says why that is impossible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from supervisor.provision.intent import Policy
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A job as the cloud is asked for it."""
+    """The request for the slices of a job, and the policy of the loop that makes it."""
 
     where: Provision
     whole: SliceShape
@@ -34,28 +34,28 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """What the ids of all its slices begin with."""
+        """The beginning of the ids of all slices of the job."""
         return self.machine.name
 
     @property
     def parent(self) -> str:
-        """Where in the cloud they are."""
+        """The resource name of the project and the zone that the slices are in."""
         return f"projects/{self.where.project}/locations/{self.where.zone}"
 
     def accelerator_type(self, rung: int) -> str:
-        """What the API calls a slice of so many chips."""
+        """Returns the API's name for a slice of `rung` chips."""
         return SliceShape(self.whole.generation, rung).type_in_the_cloud
 
     def body(self, generation: int, rung: int) -> dict[str, Any]:
-        """The queued resource to ask for."""
+        """Returns the queued resource to request: slice `generation`, with `rung` chips."""
         return _body(self.where, self.accelerator_type(rung), self.machine, generation)
 
 
 def make_plan(prepared: Prepared, redactor: Redactor, wheel: boot.File, lock: boot.File) -> Plan:
-    """The plan of a job, whose slice installs `wheel` and, by hash, what `lock` names.
+    """Returns the plan of a job. The slice installs `wheel`, and what `lock` names, by hash.
 
     Raises:
-        ConfigError: with all that has to change first.
+        ConfigError: the job cannot be provisioned; the error has everything that must change.
     """
     job = prepared.job
     found = [
@@ -89,7 +89,8 @@ def make_plan(prepared: Prepared, redactor: Redactor, wheel: boot.File, lock: bo
 
 
 def _unfit(phase: Phase) -> Iterator[tuple[Location, str]]:
-    """What is missing in a phase, or cannot be had, with the key to change."""
+    """Yields what a phase lacks, or what the cloud does not offer: the key to change, and the
+    message."""
     init, where = phase.init, ("init", "devices")
     if init.provision is None:
         keys = "{project: NAME, zone: us-west4-a, runtime_version: v2-alpha-tpuv5-lite}"
@@ -122,7 +123,8 @@ def _uneven(phases: tuple[Phase, ...]) -> Iterator[tuple[Location, str]]:
 
 
 def _secrets(prepared: Prepared, redactor: Redactor) -> Iterator[Problem]:
-    """The keys that hold secrets: whoever may read the bucket could read them there."""
+    """Yields a problem for each key that holds a secret: everybody who can read the bucket could
+    read it."""
     job = prepared.job
     by_name = [
         (*job.locations[index], *where)
@@ -161,20 +163,22 @@ def _different(before: Any, after: Any, where: Location = ()) -> Iterator[Locati
 
 
 def _metadata(machine: boot.Machine, generation: int) -> dict[str, str]:
-    """All that the metadata holds. Many may read it: no value of the config gets here but the
-    place of model_dir and the name of a user."""
+    """Returns the metadata of the machine. Many people can read it, so the only values of the
+    config in it are the place of model_dir and the name of the user."""
     return {"startup-script": boot.script(machine, generation)}
 
 
 def _rungs(whole: SliceShape, ladders: tuple[FeasibleRungs, ...]) -> tuple[int, ...]:
-    """The rungs that all phases have and that are slices of their own, the full one first."""
+    """Returns the rungs that all phases have and that are slices of their own, the full one
+    first."""
     common = set.intersection(*({rung.num_devices for rung in one.rungs} for one in ladders))
     slices = whole.known.slices
     return tuple(sorted((n for n in common if n in slices), reverse=True))
 
 
 def _name(uri: Uri) -> str:
-    """One name for one model_dir, of letters, digits and hyphens as in all names of machines."""
+    """Returns the name of the job's slices. The same model_dir always gives the same name, which
+    has only letters, digits and hyphens, as names of machines must."""
     last = (uri.path or uri.bucket).rpartition("/")[2].lower()
     word = re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:24]
     digest = hashlib.sha256(str(uri).encode()).hexdigest()[:8]
@@ -184,7 +188,7 @@ def _name(uri: Uri) -> str:
 def _body(
     where: Provision, accelerator_type: str, machine: boot.Machine, generation: int
 ) -> dict[str, Any]:
-    # An external address is what pip reaches the package index by.
+    # pip needs an external address to reach the package index.
     network = {"enableExternalIps": True, **({"network": where.network} if where.network else {})}
     node: Mapping[str, Any] = {
         "acceleratorType": accelerator_type,

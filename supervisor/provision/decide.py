@@ -1,4 +1,4 @@
-"""What to do about the slice of a job: a pure function over all that is seen of it.
+"""Decides what to do about the slice of a job: a pure function of what the loop observes.
 
     WANTED --seen--> SEEN --the job ended--> ENDING --all is gone--> ENDED
       ^  |            |
@@ -6,10 +6,10 @@
       |               v
       +--all is gone-- LEAVING
 
-Level-triggered: each turn looks at all slices of the job that there are, and says what is to be
-done about them. What is kept are intents, never what was done: so an action that was lost, done
-twice, or done by a loop that was killed right after it is harmless. There is one slice at a time,
-and the next one is asked for only once all others are gone.
+It is level-triggered: each turn observes all slices of the job that exist, and decides what to do
+about them. The state has intents, never actions that were done. So it does no harm if an action is
+lost, done twice, or done by a loop that is killed right after it. The job has one slice at a time:
+the loop requests the next one only after all others are gone.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from supervisor.provision.intent import Policy, ProvisionStage, ProvisionState
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What the job says of itself, in status.json."""
+    """What the job reports in status.json."""
 
     digest: str
-    """Of all that it says, the time included: two that are equal are one."""
+    """The digest of the whole file, which has a time in it. The same digest means the same
+    report."""
     exit_code: int | None = None
     step: int | None = None
     """The highest step ever committed."""
     words: str = ""
-    """For people."""
+    """Status, attempt and step, as text for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """What the slice says of the job where that cannot: it did not boot, or its unit has ended."""
+    """What the machine reports in place of the job: its boot failed, or the job's unit has
+    ended."""
 
     failed: str | None = None
     exit_code: int | None = None
@@ -46,19 +48,21 @@ class MachineReport:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that is seen in one turn. `sign` is another one whenever the job has given a sign of
-    life; `refusal` is what the cloud answered just now to being asked."""
+    """What the loop observes in one turn."""
 
     slices: Mapping[int, CloudSlice] = field(default_factory=dict)
+    """The slices of the job that exist, by generation."""
     status: JobStatus | None = None
     machine: MachineReport = MachineReport()
     sign: str = ""
+    """Another text after each sign of life of the job."""
     refusal: Refusal | None = None
+    """How the cloud has refused the request for a slice in this turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Ask for a slice."""
+    """Request a slice."""
 
     generation: int
     rung: int
@@ -66,21 +70,21 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Give a slice back."""
+    """Delete a slice."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Look again then."""
+    """Make the next turn at the time `at`."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """There is nothing left to do, and no slice."""
+    """End the loop: the job has no slice any more, and nothing is left to do."""
 
     exit_code: int
     reason: str
@@ -91,8 +95,12 @@ Outcome = tuple[ProvisionState, tuple[Action, ...]]
 
 
 def take_over(state: ProvisionState | None, owner: str, policy: Policy) -> ProvisionState:
-    """The state of a loop that begins: where the last one stood, or at the beginning if that one
-    had ended, unless it ended in success and nothing has changed since."""
+    """Returns the first state of a new loop, whose name is `owner`.
+
+    The loop continues from `state`, the state of the previous loop. It begins anew if there is none
+    or if that loop had ended. But if that loop had ended with success and the config is the same,
+    the new loop ends too.
+    """
     if state is None:
         return ProvisionState(owner, policy.config, rung=policy.rungs[0])
     succeeded = state.exit_code == ExitCode.SUCCEEDED and state.config == policy.config
@@ -104,7 +112,7 @@ def take_over(state: ProvisionState | None, owner: str, policy: Policy) -> Provi
 
 
 def decide(state: ProvisionState, seen: Observation, now: float, policy: Policy) -> Outcome:
-    """The next state, which is to be written down first, and what is then to be done."""
+    """Returns the next state, which the loop must save first, and the actions to do after that."""
     if state.stage in (ProvisionStage.WANTED, ProvisionStage.SEEN):
         state = _judged(state, seen, now, policy)
     if state.stage in (ProvisionStage.LEAVING, ProvisionStage.ENDING) and seen.slices:
@@ -126,7 +134,7 @@ def decide(state: ProvisionState, seen: Observation, now: float, policy: Policy)
 
 
 def _deletions(seen: Observation, but: int | None = None) -> tuple[Delete, ...]:
-    """What is there and is not being deleted yet."""
+    """Returns deletions of all slices that exist and are not being deleted yet, except `but`."""
     return tuple(
         Delete(generation)
         for generation, one in sorted(seen.slices.items())
@@ -135,7 +143,7 @@ def _deletions(seen: Observation, but: int | None = None) -> tuple[Delete, ...]:
 
 
 def _judged(state: ProvisionState, seen: Observation, now: float, policy: Policy) -> ProvisionState:
-    """The state after a look at the job and at the slice of this generation."""
+    """Returns the state after the loop has observed the job and the slice of this generation."""
     if state.config != policy.config:
         return _afresh(state, policy)
     code = _exit_code(state, seen)
@@ -165,7 +173,11 @@ def _judged(state: ProvisionState, seen: Observation, now: float, policy: Policy
 def _ended(
     state: ProvisionState, code: int, seen: Observation, now: float, policy: Policy
 ) -> ProvisionState:
-    """The job says that it has ended: its machine may have some of its files still to upload."""
+    """The job has ended with `code`: end the loop.
+
+    The machine may still upload files of the job. So if the slice is ACTIVE, the loop first waits
+    for the report of the machine, for `upload_patience` at most.
+    """
     ended_at = now if state.ended_at is None else state.ended_at
     one = seen.slices.get(state.generation)
     runs = one is not None and one.state is SliceState.ACTIVE and seen.machine.exit_code != code
@@ -175,7 +187,10 @@ def _ended(
 
 
 def _exit_code(state: ProvisionState, seen: Observation) -> int | None:
-    """With what the job on this slice has ended, the final one of two accounts."""
+    """Returns the exit code of the job on this slice; None: it has not ended.
+
+    Both the machine and the job report it. A final code (`_is_final`) is preferred.
+    """
     codes = [seen.machine.exit_code]
     if seen.status is not None and seen.status.digest != state.stale:
         codes.append(seen.status.exit_code)
@@ -184,12 +199,13 @@ def _exit_code(state: ProvisionState, seen: Observation) -> int | None:
 
 
 def _is_final(code: int) -> bool:
-    """Whether nobody should run it again by itself; a code that is in no table is an accident."""
+    """True if the job must not run again automatically after this exit code. A code that is no
+    `ExitCode` is an accident, and not final."""
     return code in ExitCode.__members__.values() and not ExitCode(code).run_again
 
 
 def _active(state: ProvisionState, seen: Observation, now: float, policy: Policy) -> ProvisionState:
-    """The slice is there: whether its job lives."""
+    """The slice exists: check that its job is alive."""
     state = replace(state, since=None)
     if seen.sign != state.sign:
         state = replace(state, sign=seen.sign, heard_at=now, spoken=True, refusals=0, mute=0)
@@ -206,7 +222,8 @@ def _active(state: ProvisionState, seen: Observation, now: float, policy: Policy
 
 
 def _mute(state: ProvisionState, what: str, now: float, policy: Policy) -> ProvisionState:
-    """A slice is there whose job is not heard of."""
+    """The slice exists, but its job reports nothing: replace the slice, or end the loop after
+    `max_mute` such slices in a row."""
     state = replace(state, mute=state.mute + 1)
     if state.mute < policy.max_mute:
         return _again(state, f"slice {state.generation} {what}", now, policy)
@@ -217,8 +234,11 @@ def _mute(state: ProvisionState, what: str, now: float, policy: Policy) -> Provi
 def _unusable(
     state: ProvisionState, seen: Observation, now: float, policy: Policy
 ) -> ProvisionState:
-    """The job cannot use the devices of its slice (69): they are missing, busy for good or broken.
-    Where so many slices are, one after the other, it is not for the next one to help."""
+    """The job cannot use the devices of its slice (69): they are missing, stay busy or are broken.
+
+    Replace the slice. After `max_unusable` such slices in a row without a new checkpoint, end the
+    loop: another slice would not help.
+    """
     step = seen.status.step if seen.status is not None else None
     went_on = step is not None and (state.step is None or step > state.step)
     times = 1 if went_on else state.unusable + 1
@@ -232,7 +252,8 @@ def _unusable(
 
 
 def _lost(state: ProvisionState, what: str, now: float, policy: Policy) -> ProvisionState:
-    """A slice is no more: the next one at once, on the full rung, if its job had been running."""
+    """The slice is lost. If its job was running, request the next slice at once, on the full rung;
+    else pause first."""
     why = f"slice {state.generation} {what}"
     if not state.spoken:
         return _again(state, why, now, policy)
@@ -249,7 +270,8 @@ def _refused(state: ProvisionState, refusal: Refusal, now: float, policy: Policy
 
 
 def _again(state: ProvisionState, why: str, now: float, policy: Policy) -> ProvisionState:
-    """Another try, after a pause that grows with each, on a smaller rung if it is time for that."""
+    """Request another slice, after a pause that grows with each try. If it is time for a smaller
+    rung, request that at once."""
     rung = _smaller(state, now, policy)
     since = state.since if rung == state.rung else None
     pause = Pauses(policy.backoff_first, policy.backoff_max).before(state.refusals + 1)
@@ -265,7 +287,8 @@ def _again(state: ProvisionState, why: str, now: float, policy: Policy) -> Provi
 
 
 def _smaller(state: ProvisionState, now: float, policy: Policy) -> int:
-    """The rung to ask for: the next smaller one, once this one was asked for in vain for long."""
+    """Returns the rung to request: the next smaller one if the loop has tried the present one for
+    `smaller_after` seconds in vain."""
     if state.since is None or now - state.since < policy.smaller_after:
         return state.rung
     return next((rung for rung in policy.rungs if rung < state.rung), state.rung)
@@ -276,13 +299,13 @@ def _ending(state: ProvisionState, code: int, reason: str) -> ProvisionState:
 
 
 def _afresh(state: ProvisionState, policy: Policy) -> ProvisionState:
-    """What was asked for until now is of no use."""
+    """The config has changed: replace the slice, and forget all counts and times."""
     afresh = ProvisionState(state.owner, policy.config, generation=state.generation)
     return replace(afresh, rung=policy.rungs[0], reason="the config has changed")
 
 
 def _next(state: ProvisionState, seen: Observation, now: float, policy: Policy) -> ProvisionState:
-    """The next generation is wanted; all earlier ones are gone."""
+    """All slices are gone: returns the state that wants the next generation."""
     if state.config != policy.config:
         state = _afresh(state, policy)
     return replace(

@@ -1,6 +1,6 @@
-"""What one turn of the slice loop leaves to the next: its intent, kept in provision.json.
+"""The state of the slice loop between two turns, which is kept in provision.json.
 
-What is kept are intents, never what was done (see `decide`).
+It has intents, never actions that were done (see `decide`).
 """
 
 from __future__ import annotations
@@ -18,94 +18,101 @@ _MAX_GENERATION = 10**9
 
 
 class ProvisionStage(StrEnum):
-    """What is intended."""
+    """The intent of the loop."""
 
     WANTED = "WANTED"
-    """A slice of this generation: it is asked for until it is seen."""
+    """Request a slice of this generation until it is seen."""
     SEEN = "SEEN"
-    """To keep it; it has been seen."""
+    """The slice was seen: keep it."""
     LEAVING = "LEAVING"
-    """To delete all that there is, and then to ask for the next generation."""
+    """Delete all slices, then request the next generation."""
     ENDING = "ENDING"
-    """To delete all that there is, and then to end."""
+    """Delete all slices, then end."""
     ENDED = "ENDED"
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionState:
-    """All that one turn leaves to the next, also to that of another loop. Times are seconds of the
-    wall clock; `rung` is a number of chips."""
+    """The state that a turn saves for the next turn, which another loop may make. Times are seconds
+    of the wall clock; `rung` is a number of chips."""
 
     owner: str
-    """The loop that may act."""
+    """The name of the loop that may act."""
     config: str
-    """A digest of what was asked for."""
+    """The digest of the request that the slice was made from (`Policy.config`)."""
     stage: ProvisionStage = ProvisionStage.LEAVING
     generation: int = 0
     rung: int = 0
     reason: str = ""
-    """Why it is LEAVING or ENDING."""
+    """Why the stage is LEAVING or ENDING."""
     since: float | None = None
-    """Since when this rung has been asked for in vain."""
+    """The time since which the loop has requested this rung in vain; None: a slice was there."""
     not_before: float = 0.0
-    """When to ask again."""
+    """The earliest time of the next request."""
     refusals: int = 0
-    """Tries in a row that came to nothing."""
+    """Requests in a row that gave no slice whose job was heard."""
     mute: int = 0
-    """Slices in a row whose job was never heard of."""
+    """Slices in a row that did not boot, or whose job fell silent."""
     unusable: int = 0
-    """Slices in a row of which the job said that it cannot use them, without a new checkpoint
-    between."""
+    """Slices in a row that the job could not use, without a new checkpoint between."""
     step: int | None = None
     """The highest committed step that the job reported when it could not use a slice."""
     stale: str = ""
-    """What status.json said before this generation: it says nothing of it."""
+    """The digest of status.json before this generation: that report is about an earlier slice."""
     sign: str = ""
-    """The last sign of life of the job."""
+    """The last sign of life of the job (`Observation.sign`)."""
     heard_at: float | None = None
-    """When that was, or when the slice became ACTIVE; None: it did not yet."""
+    """The time of that sign, or the time when the slice became ACTIVE; None: it is not ACTIVE
+    yet."""
     spoken: bool = False
-    """Whether the job was heard of on this slice."""
+    """Whether the job has given a sign of life on this slice."""
     ended_at: float | None = None
-    """When the job was first seen to have ended."""
+    """The time when the loop first saw that the job had ended."""
     exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is asked for, and how long what may take, in seconds."""
+    """The rungs to request, and the time limits of the loop in seconds."""
 
     config: str
+    """The digest of the request for the full rung."""
     rungs: tuple[int, ...]
     """Numbers of chips, the full one first."""
     smaller_after: float = 1800.0
+    """From the first request of a rung to that of the next smaller one."""
     poll: float = 30.0
+    """From one turn to the next."""
     poll_deletion: float = 10.0
+    """From one turn to the next while slices are being deleted."""
     backoff_first: float = 60.0
     backoff_max: float = 600.0
     boot_within: float = 1800.0
     """From ACTIVE to the first sign of life of the job."""
     silent_after: float = 900.0
-    """From one sign of life to the next, of which there should be one each 10 s."""
+    """From one sign of life of the job to the next. A healthy job gives one every 10 s."""
     max_mute: int = 3
+    """How many slices in a row may fail to boot or fall silent before the loop ends."""
     max_unusable: int = 3
+    """How many slices in a row may have unusable devices before the loop ends."""
     upload_patience: float = 60.0
-    """From the end of the job to that of its machine, if that does not say that all has ended."""
+    """From the end of the job to the deletion of its slice, if the machine does not report the end
+    before."""
 
 
 _STATE = TypeAdapter(ProvisionState)
 
 
 def encode(state: ProvisionState) -> bytes:
-    """The state as provision.json holds it."""
+    """Returns the content of provision.json for `state`."""
     return json.dumps({"v": VERSION, **asdict(state)}, indent=1).encode()
 
 
 def decode(data: bytes) -> ProvisionState:
-    """The state in provision.json.
+    """Parses the content of provision.json.
 
     Raises:
-        ValueError: it is none, or one of another version.
+        ValueError: `data` is no state, or one of another version.
     """
     found = parse_object(data, "provision.json")
     if found.pop("v", None) != VERSION:
@@ -117,11 +124,11 @@ def decode(data: bytes) -> ProvisionState:
 
 
 def check(state: ProvisionState, policy: Policy) -> None:
-    """Whoever may write to the bucket may have written the state: nothing is asked of the cloud
-    that `policy` does not have.
+    """Checks a state from the bucket. Everybody who can write to the bucket can write one, and it
+    must not make the loop request anything that is not in `policy`.
 
     Raises:
-        ValueError: no loop under this policy has come to it.
+        ValueError: no loop with this policy can have written the state.
     """
     if state.config == policy.config and state.rung not in policy.rungs:
         raise ValueError(f"asks for {state.rung} chips, which is no rung of this config")

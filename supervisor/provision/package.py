@@ -1,9 +1,9 @@
-"""Our own package as a wheel, made of the files that run: a slice gets what it was asked for by.
+"""Makes a wheel of the files of this package, so that a slice runs the same code as this loop.
 
-The name `supervise-jax` is asked of no index: whoever registered it there could run code as root
-on the slice. The wheel goes into the bucket of the job under its digest, which stands in the
-startup script. Where we run from a checkout (an editable install) the files are those of the
-checkout. The same files give the same bytes: names sorted, no times, nothing compressed.
+The slice asks no package index for the name `supervise-jax`: whoever registered it there could run
+code as root on the slice. The wheel is in the bucket of the job, under its digest, which is also in
+the startup script. In an editable install the files are those of the checkout. The same files give
+the same bytes: names are sorted, times are constant, and nothing is compressed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _DESCRIBED_BY = ("METADATA", "entry_points.txt", "licenses/LICENSE")
 
 
 def own_wheel() -> File:
-    """The wheel.
+    """Returns the wheel of this package.
 
     Raises:
-        OSError: our files cannot be read, or we run without being installed.
+        OSError: the files cannot be read, or this package is not installed.
     """
     try:
         installed = metadata.distribution(_NAME)
@@ -51,7 +51,8 @@ def own_wheel() -> File:
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
-    """The files of our packages, by their names in the wheel. Links are none of ours."""
+    """Yields the files of our packages: name in the wheel, and content. Links are left out, because
+    our packages have none."""
     root = Path(__file__).parents[2]
     for package in _PACKAGES:
         for path in (root / package).rglob("*"):
@@ -61,7 +62,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
 
 
 def _digest(data: bytes) -> str:
-    """As RECORD has it."""
+    """Returns the digest of `data` in the form that RECORD needs."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
     return f"sha256={digest.decode()}"
 
@@ -70,7 +71,7 @@ def _zipped(files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(files):
-            entry = zipfile.ZipInfo(name)  # of 1980-01-01
+            entry = zipfile.ZipInfo(name)  # its time is 1980-01-01
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, files[name])
     return buffer.getvalue()

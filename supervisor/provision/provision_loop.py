@@ -1,10 +1,12 @@
-"""Does what is decided about a job's slice, turn by turn, until the job has ended.
+"""Carries out the decisions about the slice of a job, turn by turn, until the job has ended.
 
-A turn reads provision.json in the bucket, looks at the slices and at the job, decides, writes the
-new state down and only then acts on it. Nothing is remembered from turn to turn but what was told:
-so a loop may be killed at any point, and another one goes on. The newest loop owns the job: it
-writes its name into the state, against the version that it has read, and the one before it finds
-that in its next turn, or in its next write at the latest, and ends.
+A turn reads provision.json in the bucket, observes the slices and the job, decides, saves the new
+state, and only then acts on it. A decision needs nothing that an earlier turn kept in memory. So a
+loop can be killed at any point, and another loop continues.
+
+The newest loop owns the job. It writes its name into the state, in place of the version that it has
+read. The previous loop finds that name in its next turn, or at the latest in its next write, and
+ends.
 """
 
 from __future__ import annotations
@@ -41,9 +43,9 @@ from supervisor.provision.intent import Policy, ProvisionState, check, decode, e
 
 STATE = "provision.json"
 _MAX_SIZE = 1 << 20
-"""Bytes of what a job or a slice says of itself."""
+"""The most bytes of a report of a job or a slice."""
 _MAX_FILE = 32 << 20
-"""Bytes of something that a slice installs; a larger one is none of ours."""
+"""The most bytes of a file that a slice installs; a larger file is not ours, and is not removed."""
 _MAX_WORD = 40
 _MAX_CODE = 255
 _STATUS = "status.json"
@@ -52,11 +54,11 @@ _PAUSES = Pauses(10.0, 300.0)
 
 
 class TakenOverError(Exception):
-    """Another loop looks after this job now."""
+    """Another loop has taken over this job."""
 
 
 class ProvisionLoop:
-    """Looks after the slice of one job."""
+    """Keeps a slice alive for one job."""
 
     def __init__(
         self,
@@ -72,9 +74,13 @@ class ProvisionLoop:
         files: Sequence[boot.File] = (),
         redact: Callable[[str], str] = str,
     ) -> None:
-        """`objects` are those below model_dir, `files` what a slice fetches from there. `owner` is
-        a name that no other loop has; `pause` sleeps so many seconds; `accelerator_type` names a
-        rung for people; `redact` takes the secrets out of what a slice tells."""
+        """Takes over no job yet: the first turn does.
+
+        `objects` are the objects below model_dir; `files` are those that a slice fetches from
+        there. `owner` is a name that no other loop has. `say` tells a person one line; `pause`
+        sleeps for a number of seconds; `accelerator_type` returns the name of a rung;
+        `redact` removes the secrets from the report of a slice.
+        """
         self._slices = slices
         self._objects = objects
         self._policy = policy
@@ -89,11 +95,11 @@ class ProvisionLoop:
         self._seen = Observation()
 
     def run(self) -> End:
-        """Turn after turn, to the end of the job.
+        """Makes turns until the job has ended.
 
         Raises:
-            TakenOverError: another loop has taken this job over.
-            OSError: something that only a person can mend.
+            TakenOverError: another loop has taken over this job.
+            OSError: an error that only a person can correct.
         """
         failures = 0
         while True:
@@ -113,7 +119,13 @@ class ProvisionLoop:
             self._pause(max(0.0, outcome - self._now()))
 
     def turn(self) -> float | End:
-        """One turn; when the next is due, or the end. Raises as `run`, and `UnavailableError`."""
+        """Makes one turn; returns the time when the next one is due, or the end.
+
+        Raises:
+            TakenOverError: see `run`.
+            UnavailableError: the cloud or the bucket does not answer now.
+            OSError: see `run`.
+        """
         state, version = self._mine()
         seen = self._observed(state)
         while True:
@@ -141,8 +153,8 @@ class ProvisionLoop:
             seen = replace(seen, refusal=refusal)
 
     def _put_files(self) -> None:
-        """Have in the bucket what the next slice fetches, and no more of what earlier ones did:
-        they are gone."""
+        """Writes the files that the next slice fetches to the bucket, and removes those of earlier
+        slices, which are gone."""
         for file in self._files:
             there = self._read(file.path, len(file.data))
             if there is None or there[0] != file.data:
@@ -153,7 +165,8 @@ class ProvisionLoop:
                 self._remove_file(f"{boot.FILES}/{digest}/{name}", digest)
 
     def _remove_file(self, path: str, digest: str) -> None:
-        """Remove a file of ours: one whose content has the digest that is its folder's name."""
+        """Removes a file if it is ours: its content has the digest that is the name of its
+        folder."""
         there = self._read(path, _MAX_FILE)
         if there is not None and hashlib.sha256(there[0]).hexdigest() == digest:
             removal.remote(Place.INSTALLED, [path], self._objects.delete)
@@ -162,7 +175,12 @@ class ProvisionLoop:
         return self._clock.wall().timestamp()
 
     def _mine(self) -> tuple[ProvisionState, str]:
-        """The state and its version; taken over in the first turn, ours in all others."""
+        """Returns the state and its version. In the first turn, takes over the job first.
+
+        Raises:
+            TakenOverError: another loop has taken over this job.
+            OSError: the state is gone, or no loop can have written it.
+        """
         try:
             stored = self._objects.read(STATE)
         except FileNotFoundError:
@@ -188,13 +206,17 @@ class ProvisionLoop:
         return state, version
 
     def _saved(self, state: ProvisionState, version: str) -> str:
-        """Write the state down in the place of that version of it; its own."""
+        """Saves `state` in place of the version `version`; returns the new version.
+
+        Raises:
+            TakenOverError: another loop has written a state.
+        """
         data = encode(state)
         try:
             return self._objects.write(STATE, data, expected=version)
         except ConflictError:
             stored = self._objects.read(STATE)
-            if stored.data != data:  # else it was ours, and only its answer was lost
+            if stored.data != data:  # the same data: our write was done, only its answer was lost
                 raise TakenOverError from None
             return stored.version
 
@@ -216,13 +238,13 @@ class ProvisionLoop:
             stored = self._objects.read(path, limit)
         except FileNotFoundError:
             return None
-        except UnreadableError:  # it is no file of ours, and says nothing
+        except UnreadableError:  # it is larger than `limit`, so it is not ours: ignore its content
             return b"", ""
         return stored.data, stored.version
 
 
 def _job_status(data: bytes) -> JobStatus:
-    """What status.json says; of one that cannot be read only that it is another one."""
+    """Parses status.json. A content that cannot be parsed only gives a digest."""
     digest = hashlib.sha256(data).hexdigest()
     try:
         told = parse_object(data, _STATUS)

@@ -1,4 +1,4 @@
-"""`supervise provision`: the loop on the real cloud and the real bucket, or what it would do."""
+"""`supervise provision`: runs the loop on the real cloud and bucket, or shows what it would do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NOT_SHIPPED = (
 
 
 class ProvisionError(Exception):
-    """The loop has to end before the job does; the text says what becomes of the slice."""
+    """The loop must end before the job; the text says why, and what happens to the slice."""
 
     def __init__(self, code: ExitCode, text: str) -> None:
         super().__init__(text)
@@ -46,11 +46,13 @@ class ProvisionError(Exception):
 
 
 def provision(prepared: Prepared, *, dry_run: bool) -> int:
-    """Look after the slice of a job until the job has ended; the exit code of the job.
+    """Keeps a slice alive until its job has ended; returns the exit code of the job.
+
+    With `dry_run` it only prints what it would do, and returns 0.
 
     Raises:
         ConfigError: the job cannot be provisioned.
-        ProvisionError: it ends before the job.
+        ProvisionError: the loop ends before the job.
     """
     redactor = prepared.redactor(os.environ)
     try:
@@ -59,7 +61,7 @@ def provision(prepared: Prepared, *, dry_run: bool) -> int:
         raise ProvisionError(ExitCode.INVALID_CONFIG, str(error)) from error
     if dry_run:
         for line in described(plan):
-            print(line)  # of a secret the plan would not have been made
+            print(line)  # the lines have no secrets: `make_plan` refuses a config that has some
         if any(phase.is_command for phase in prepared.plans):
             say_on_stderr(_NOT_SHIPPED)
         return 0
@@ -88,8 +90,8 @@ def provision(prepared: Prepared, *, dry_run: bool) -> int:
 
 
 def described(plan: Plan) -> Iterator[str]:
-    """What would be asked for: requests in the order in which they would be made, and the script
-    that a slice begins with. What is not a request stands in comments."""
+    """Yields the lines of a dry run: the requests in the order in which the loop would make them,
+    and the startup script of a slice. Other lines are comments."""
     yield f"# state: {plan.machine.model_dir / STATE}"
     yield f"# rungs, each asked for {plan.where.smaller_after / 60:g} minutes before the next:"
     for rung in plan.policy.rungs:
@@ -114,7 +116,7 @@ def described(plan: Plan) -> Iterator[str]:
 
 
 def _without_values(data: Any) -> Any:
-    """A config without what its commands have in their environment."""
+    """Returns a config without the values of the variables in `command.env`."""
     if isinstance(data, list):
         return [_without_values(item) for item in data]
     if not isinstance(data, dict):
@@ -127,10 +129,10 @@ def _without_values(data: Any) -> Any:
 
 
 def _lock(prepared: Prepared) -> File:
-    """What is to be installed on the slice beside us.
+    """Returns the requirements file that the slice installs: that of the config, or else ours.
 
     Raises:
-        ConfigError: the file that the config names cannot be used.
+        ConfigError: the file that the config names cannot be read.
     """
     where = prepared.job.phases[0].init.provision
     if where is None or where.lock is None:
@@ -149,7 +151,7 @@ def _base() -> str:
 
 def _loop(plan: Plan, redactor: Redactor, console: PlainConsole) -> ProvisionLoop:
     from supervisor.adapters.stores.bucket import (
-        bucket,  # its imports cost what no other command needs
+        bucket,
     )
 
     clock = SystemClock()
@@ -174,7 +176,8 @@ def _loop(plan: Plan, redactor: Redactor, console: PlainConsole) -> ProvisionLoo
 
 
 def _left(plan: Plan, why: str) -> str:
-    """What stays behind when the loop ends before the job."""
+    """Returns the message that the loop ends before the job, and what a person must do about the
+    slice."""
     return (
         f"{why}; if there is a slice, it goes on and costs money: run the same command again to "
         f"look after it, or delete the queued resource {plan.name}-N in {plan.where.zone}"
@@ -182,7 +185,7 @@ def _left(plan: Plan, why: str) -> str:
 
 
 class _TerminatedError(BaseException):
-    """SIGTERM, as KeyboardInterrupt is SIGINT."""
+    """Raised by SIGTERM, as KeyboardInterrupt is by SIGINT."""
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What a person is told of a turn of the loop: only what is new."""
+"""Tells a person what is new after a turn of the loop."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def lines(
     now: float,
     accelerator_type: Callable[[int], str],
 ) -> Iterator[str]:
-    """The lines, from the states before and after a turn, and from what was seen in it and in the
-    one before it."""
+    """Yields the lines about a turn.
+
+    `before` and `after` are the states before and after it. `seen` is its observation, and `was`
+    that of the previous turn.
+    """
     now_there, was_there = seen.slices.get(before.generation), was.slices.get(before.generation)
     if now_there is not None and (was_there is None or was_there.state is not now_there.state):
         meaning = _MEANING.get(now_there.state)
