@@ -1,7 +1,7 @@
-"""A Cloud TPU API on this host: queued resources as version 2 of the real one has them.
+"""A Cloud TPU API on this host: queued resources, as version 2 of the real API has them.
 
-Its time is the test's: nothing happens to a slice but by `step` and `become`. What it answers is
-that of the discovery document and of the errors that people have reported; see
+The test controls the time: a slice changes its state only by `step` and `become`. Answers follow
+the discovery document and the errors that people have reported; see
 `supervisor.adapters.platforms.queued_resources`.
 """
 
@@ -68,8 +68,12 @@ class Resource:
 
 @dataclass
 class Fault:
-    """What befalls the next request of `method`: an error in its place, no answer (`lost`: after
-    it was done), or for a creation an operation that takes `looks`, and may fail."""
+    """What goes wrong with the next request of `method`.
+
+    The request is answered with an error (`status`, `message`, `rpc_status`), or is done but never
+    answered (`lost`). Or a creation returns an operation that is not done for the first `looks`
+    looks and may fail then (`operation_error`).
+    """
 
     method: str
     status: int | None = None
@@ -82,22 +86,22 @@ class Fault:
 
 @dataclass
 class CloudTpu:
-    """The API, and all that it has been asked for."""
+    """The API, and all requests that it got."""
 
     resources: dict[str, Resource] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     page: int = 2
-    """Resources in one answer, whatever was asked for."""
+    """Most resources in one answer, whatever page size was asked for."""
     hidden: set[str] = field(default_factory=set)
-    """Ids that are not in lists."""
+    """Ids that lists leave out."""
 
     def __post_init__(self) -> None:
         self._operations: dict[str, tuple[int, tuple[int, str] | None]] = {}
         self._lock = threading.RLock()
 
     def step(self) -> None:
-        """Each resource goes to its next state; what is being deleted is gone."""
+        """Move each resource to its next state; those that are being deleted disappear."""
         with self._lock:
             for id_, resource in list(self.resources.items()):
                 if resource.state == "DELETING":
@@ -105,7 +109,7 @@ class CloudTpu:
                 resource.state = NEXT.get(resource.state, resource.state)
 
     def become(self, id_: str, state: str, error: tuple[int, str] | None = None) -> None:
-        """A resource is in that state from now on."""
+        """Put a resource into `state`."""
         with self._lock:
             self.resources[id_].state = state
             self.resources[id_].error = error
@@ -113,7 +117,7 @@ class CloudTpu:
     def answer(
         self, method: str, target: str, body: dict[str, Any]
     ) -> tuple[int, dict[str, Any]] | None:
-        """What is answered; None: nothing."""
+        """Return the status and the body of the answer; None: there is no answer."""
         url = urlsplit(target)
         asked = {name: values[0] for name, values in parse_qs(url.query).items()}
         with self._lock:
@@ -187,7 +191,7 @@ class CloudTpu:
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        """Its address, while it answers over HTTP."""
+        """Answer over HTTP; yields the address."""
         http = _Server(("127.0.0.1", 0), self._handler())
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -228,7 +232,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that was killed is no error of ours."""
+        """Ignore that a client was killed."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

@@ -1,4 +1,4 @@
-"""Fixtures that run the real command, and check that nothing is left of it afterwards."""
+"""Fixtures that run the real command, and check that no process is left afterwards."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.running import (
 
 
 def _handed_down() -> None:
-    """Let programs that are started here have their signals also where ours are ignored, as behind
-    an `&` in a script or under nohup. We go on ignoring them."""
+    """Give the programs that tests start the default action of these signals, even if ours are
+    ignored, as behind an `&` in a script or under nohup. We still ignore them ourselves."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
@@ -36,16 +36,16 @@ def _handed_down() -> None:
 
 _handed_down()
 
-# Compiling is most of what a short run of a trainer costs; `make test-slow` has XLA optimise.
+# Compiling takes most of a trainer's short run; `make test-slow` lets XLA optimise.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
-# A busy machine is no failure.
+# A slow machine must not fail a test.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Where the corpus was judged, show how well."""
+    """If the corpus was judged, show how many verdicts are right."""
     ran = terminalreporter.stats.get("passed", []) + terminalreporter.stats.get("failed", [])
     if any("tests/corpus/test_corpus.py" in item.nodeid for item in ran):
         terminalreporter.section("verdicts about the corpus of failures")
@@ -55,7 +55,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_child_is_left() -> Iterator[None]:
-    """To the guard of a later test, a child that an earlier one left is a stranger's."""
+    """Fail a test that leaves a child process: the guard of a later test would not know that
+    child."""
     before = children()
     yield
     eventually(lambda: children().keys() <= before.keys())
@@ -65,7 +66,8 @@ def _no_child_is_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A compilation cache that all tests share, in whichever process, as environment."""
+    """Return the environment of a compilation cache that all tests share, in all worker
+    processes."""
     here = tmp_path_factory.getbasetemp()
     base = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
     return {
@@ -82,14 +84,14 @@ def model_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def gcs() -> Iterator[Emulator]:
-    """Google Cloud Storage on this host."""
+    """An emulator of Google Cloud Storage on this host."""
     with gcs_emulator() as emulator:
         yield emulator
 
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[Emulator]:
-    """Amazon S3 on this host."""
+    """An emulator of Amazon S3 on this host."""
     with s3_emulator() as emulator:
         yield emulator
 
@@ -103,7 +105,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def supervise(start: Start, tmp_path: Path) -> Iterator[Callable[..., Result]]:
-    """Runs `supervise run` on a config to its end."""
+    """Runs `supervise run` on a config until it ends."""
 
     def run(
         config: object,

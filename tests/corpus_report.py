@@ -1,8 +1,8 @@
-"""How right the verdicts are on corpora of failures: `python -m tests.corpus_report [FILE ...]`.
+"""How many verdicts on a corpus of failures are right: `python -m tests.corpus_report [FILE ...]`.
 
-Accuracy and the confusion table; a RESTART that should have been FATAL burns a night on a bug, and
-a FATAL that should have been RESTART kills a healthy job, so the two are counted apart. Then the
-precision of each rule. Without a FILE: of all development sets.
+It prints the accuracy and the confusion table. Two kinds of error are counted apart: a RESTART that
+should have been FATAL wastes a night on a bug, and a FATAL that should have been RESTART kills a
+healthy job. Then comes the precision of each rule. Without a FILE it reads all development sets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ PROBED = ("transient", "permanent", "policy")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the report of files; 0 if every case that can be told from its log is right."""
+    """Print the report of the files. Returns 0 if each case that its log can decide is judged
+    right."""
     parser = argparse.ArgumentParser(prog="corpus_report", description=__doc__)
     parser.add_argument("files", type=Path, nargs="*", default=DEVELOPMENT, metavar="FILE")
     parser.add_argument("--all", action="store_true", help="tell every case, not only the wrong")
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report(found: Sequence[Judged], *, every: bool = False) -> Iterator[str]:
-    """The lines of the report."""
+    """Yield the lines of the report."""
     decidable = [item for item in found if not item.case.undecidable]
     yield f"verdicts: {_share(found)} right; where the log can tell: {_share(decidable)}"
     table = Counter((item.case.verdict, str(item.failure.verdict)) for item in found)
@@ -74,7 +75,8 @@ def _share(found: Sequence[Judged]) -> str:
 
 
 def _names_root(item: Judged) -> bool:
-    """Whether the root cause is the root line of the case (as far as it was kept)."""
+    """True if the root cause found and the root line of the case agree, as far as they were
+    kept."""
     told = item.failure.root_cause[:60].removesuffix("...")
     return told in item.case.root_line or item.case.root_line[:60] in item.failure.root_cause
 

@@ -1,4 +1,4 @@
-"""Object stores on this host, each in a process of its own that ends with the tests."""
+"""Object stores on this host. Each is a process of its own that ends with the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.protocol.location import Uri
 
 BUCKET = "bucket"
 PAGE = 50
-"""How many objects are listed at a time. The services: a thousand, or fewer at any time."""
+"""Most objects in one page of a listing. The real services list a thousand, or at times fewer."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,18 @@ class Emulator:
 
     @property
     def root(self) -> Uri:
-        """The bucket. Tests that share an emulator take a place below it each."""
+        """The bucket. Tests that share an emulator each use a path of their own below it."""
         return Uri(self.scheme, BUCKET)
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What leads every client here, as the clients' own documentation has it."""
+        """Variables that lead every client to this emulator, as the clients' documentation names
+        them."""
         if self.scheme == "gs":
             return {
                 "STORAGE_EMULATOR_HOST": self.url,
                 "TENSORSTORE_GCS_HTTP_URL": self.url,
-                "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # it asks Google what is here
+                "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # else gcsfs asks Google about it
             }
         return {
             "AWS_ENDPOINT_URL": self.url,
@@ -48,14 +49,14 @@ class Emulator:
 
 @contextmanager
 def gcs_emulator() -> Iterator[Emulator]:
-    """Google Cloud Storage."""
+    """Start an emulator of Google Cloud Storage."""
     with _started("gcs_emulator.py") as url:
         yield Emulator("gs", url)
 
 
 @contextmanager
 def s3_emulator() -> Iterator[Emulator]:
-    """Amazon S3."""
+    """Start an emulator of Amazon S3."""
     with _started("s3_emulator.py") as url:
         yield Emulator("s3", url)
 

@@ -1,6 +1,7 @@
-"""A proxy before an object store that fails by plan, as a network and a service do.
+"""A proxy in front of an object store. It fails by plan, as networks and services do.
 
-A plan says of each request what goes wrong with it: nothing, or one `Fault`. All are noted.
+The plan chooses for each request what goes wrong: nothing, or one `Fault`. The proxy records all
+requests.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: `target` is path and query as sent."""
+    """A request. `target` is path and query as they were sent."""
 
     method: str
     target: str
     body: bytes
     count: int
-    """How many came before it."""
+    """How many requests came before this one."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client gets."""
+    """The answer that a client gets."""
 
     status: int
     body: bytes = b""
@@ -43,20 +44,20 @@ class Answer:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one request, in the order of the fields."""
+    """What goes wrong with one request. The fields apply in their order."""
 
     passed_on: bool = False
-    """The store does it, whatever is answered."""
+    """The store carries out the request, whatever the client is answered."""
     wait: float = 0.0
-    """Seconds; ends early when the proxy does."""
+    """Seconds before the answer; the wait ends early when the proxy ends."""
     resets: bool = False
-    """There is no answer."""
+    """The connection is reset in place of an answer."""
     answer: Answer | None = None
-    """Instead of the store's."""
+    """Replaces the store's answer."""
     is_stale: bool = False
-    """The store's answer to the same request the first time."""
+    """The client gets the store's first answer to the same request."""
     drips: float = 0.0
-    """Seconds between two bytes of the answer: of its body, or of headers where it has none."""
+    """Seconds between two bytes of the answer's body; if it has no body, of its headers."""
 
 
 RESET = Fault(resets=True)
@@ -66,19 +67,20 @@ STALE = Fault(passed_on=True, is_stale=True)
 
 
 def slow(seconds: float) -> Fault:
-    """The right answer, late."""
+    """Return a fault: the right answer, `seconds` late."""
     return Fault(passed_on=True, wait=seconds)
 
 
 def answered(status: int, reason: str = "", message: str = "") -> Fault:
-    """An error of Google's service, in JSON. Where the status says it all, of any service."""
+    """Return a fault: an error of Google's service, in JSON. It also serves for other services if
+    only the status matters."""
     reasons = [{"reason": reason, "message": message, "domain": "global"}]
     told = json.dumps({"error": {"code": status, "message": message, "errors": reasons}})
     return Fault(answer=Answer(status, told.encode()))
 
 
 def answered_s3(status: int, code: str, message: str = "") -> Fault:
-    """An error of Amazon's service, in XML."""
+    """Return a fault: an error of Amazon's service, in XML."""
     told = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
     return Fault(answer=Answer(status, told.encode()))
 
@@ -101,7 +103,7 @@ Plan = Callable[[Asked], Fault | None]
 
 @dataclass
 class FaultyStore:
-    """An emulator's proxy. The plan may be changed at any time."""
+    """A proxy of an emulator. The plan may be changed at any time."""
 
     behind: Emulator
     plan: Plan = lambda asked: None
@@ -116,7 +118,7 @@ class FaultyStore:
 
     @property
     def front(self) -> Emulator:
-        """The emulator, as seen through the proxy."""
+        """The emulator at the address of the proxy."""
         return replace(self.behind, url=f"http://127.0.0.1:{self._http.server_address[1]}")
 
     @contextmanager
@@ -132,13 +134,13 @@ class FaultyStore:
             self._http.server_close()
 
     def ended(self, within: float) -> bool:
-        """Whether the proxy ends within so many seconds."""
+        """Wait at most `within` seconds; returns True if the proxy ends meanwhile."""
         return self._ended.wait(within)
 
     def answer(
         self, method: str, target: str, body: bytes, pass_on: Callable[[], Answer]
     ) -> tuple[Answer | None, float]:
-        """What comes of a request (None: no answer), and how slowly it drips."""
+        """Return the answer to a request (None: none), and the seconds between two bytes of it."""
         with self._lock:
             asked = Asked(method, target, body, len(self.asked))
             self.asked.append(asked)
@@ -158,11 +160,11 @@ class _Server(ThreadingHTTPServer):
     store: FaultyStore
 
     def shutdown_request(self, request: object) -> None:
-        """Close at once: the default says goodbye first."""
+        """Close at once; the default shuts the connection down in an orderly way first."""
         self.close_request(request)  # type: ignore[arg-type]
 
     def handle_error(self, *_: object) -> None:
-        """A client that is gone is no error."""
+        """Ignore that a client has gone."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,5 +1,5 @@
-"""Trees of what is not ours: made of anything that somebody could put there, and compared, so that
-a test can tell whether anything in them was changed."""
+"""Trees of files that are not ours. They are made of anything that somebody could put there, and
+compared afterwards, so that a test knows whether anything in them was changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from supervisor.protocol.removal import Place
 
 
 def fingerprint(root: Path) -> dict[str, tuple[object, ...]]:
-    """Of each entry below `root`, by its path: type and mode, and content or target of a link."""
+    """Return a description of each entry below `root`, by its path: type and mode, and the content
+    of a file or the target of a link."""
     return dict(_below(root, ""))
 
 
@@ -56,7 +57,7 @@ SAMPLES = {
     Place.STEP: "7",
     Place.KILLED_SAVE: "7.orbax-checkpoint-tmp",
 }
-"""A name of each; a place that is added needs one, so that the properties below are about it."""
+"""One name for each place. A new place needs one here, so that the properties below cover it."""
 
 PARTS = sorted({part for sample in SAMPLES.values() for part in sample.split("/")})
 ODD = [
@@ -75,7 +76,7 @@ ODD = [
 ]
 NAMES = st.sampled_from(PARTS + ODD)
 Entry = tuple[list[str], str, int]
-"""Where, what and of which mode somebody puts something."""
+"""Something that somebody puts into the folder: path, kind and mode."""
 ENTRIES = st.lists(
     st.tuples(
         st.lists(NAMES, min_size=1, max_size=4),
@@ -87,7 +88,8 @@ ENTRIES = st.lists(
 
 
 def put(root: Path, outside: Path, parts: list[str], kind: str, mode: int) -> None:
-    """Put something of that kind there, if there is room for it; parents may be links by then."""
+    """Make an entry of kind `kind`, unless something has that name. Its parents may be links by
+    then."""
     path = root.joinpath(*parts)
     if os.path.lexists(path):
         return
@@ -114,7 +116,8 @@ def put(root: Path, outside: Path, parts: list[str], kind: str, mode: int) -> No
 
 @contextmanager
 def foreign(entries: list[Entry]) -> Iterator[tuple[Path, Path]]:
-    """A folder of ours with `entries` in it, and one outside with the same names as samples."""
+    """Yield a folder of ours that contains `entries`, and a folder outside of it whose files have
+    the names of `SAMPLES`."""
     with tempfile.TemporaryDirectory() as name:
         root, outside = Path(name) / "root", Path(name) / "outside"
         root.mkdir()

@@ -1,8 +1,8 @@
-"""Runs `supervise` in processes that need not import anything.
+"""Runs `supervise` in processes that need no imports of their own.
 
-To start it takes half a second of imports, and the tests start it a thousand times. So one process
-has all imported, and forks once for each command. A test about the start itself, or about a process
-that has to be a child of ours, starts `python -m supervisor` instead.
+The imports take half a second of each start, and the tests start `supervise` a thousand times. So
+one process imports everything and forks once for each command. A test about the start itself, or
+about a process that must be our own child, starts `python -m supervisor` instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 _PATIENCE = 300.0
 _MOST = 1 << 17
-"""Bytes of a request."""
+"""Most bytes of a request."""
 
 
 def forked(
@@ -31,7 +31,7 @@ def forked(
     cwd: Path | None = None,
     given: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """`supervise` with these arguments, run to its end; `given` is its standard input."""
+    """Run `supervise` with these arguments until it ends; `given` is its standard input."""
     command = ["supervise", *map(str, argv)]
     request = {
         "argv": command,
@@ -57,7 +57,7 @@ def forked(
 
 @cache
 def _forker() -> socket.socket:
-    """The line to the process that forks: it ends when this is closed."""
+    """Return the socket to the process that forks; that process ends when the socket is closed."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         process = subprocess.Popen(
@@ -74,7 +74,7 @@ def _forker() -> socket.socket:
 
 
 def _become(request: dict[str, Any], files: list[int]) -> None:
-    """Be the process that is asked for, as `exec` would make it."""
+    """Make this process what the request asks for, as `exec` would."""
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -85,7 +85,8 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
 
 
 def _serve(line: socket.socket) -> bool:
-    """Fork for each request, one after the other; whether this is one of the forked."""
+    """Fork once for each request, one after the other. Returns True in a forked process, False in
+    the forking one when the socket is closed."""
     while True:
         request, files, _, _ = socket.recv_fds(line, _MOST, 3)
         if not request:
@@ -104,7 +105,7 @@ if __name__ == "__main__":
     from supervisor.__main__ import main
     from supervisor.cli.main import load
 
-    load([])  # it is what takes the time
+    load([])  # this takes the time
     gc.freeze()
     if _serve(socket.socket(fileno=int(sys.argv[1]))):
         sys.exit(main())

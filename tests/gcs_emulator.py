@@ -1,10 +1,11 @@
 """A bucket of Google Cloud Storage on this host: gcp-storage-emulator, and what it lacks.
 
-That is what several writers, and readers of what others write, depend on: preconditions, the
-generation of what is read, pages of a listing, and which of bucket and object is missing. There it
-behaves as https://cloud.google.com/storage/docs/json_api/v1 tells. All is kept in memory.
+It lacks what several writers, and readers of other writers' objects, depend on: preconditions, the
+generation of an object that is read, pages of a listing, and an error that tells a missing bucket
+from a missing object. These follow https://cloud.google.com/storage/docs/json_api/v1. Everything is
+kept in memory.
 
-gcs_emulator.py BUCKET PAGE prints its port, and ends when its standard input does.
+gcs_emulator.py BUCKET PAGE prints its port, and ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _UNMET = (412, "At least one of the pre-conditions you specified did not hold.",
 
 
 def read_data(handler: Any, query: Any, read: Any = _read_data) -> Any:
-    """Return the body as the emulator does, with two mistakes mended: it fails for an empty object,
-    and of an object that ends in a carriage return and that gcsfs sends, whose lines end in a line
-    feed alone, it drops that last byte: one file of Orbax's in 256 ends so."""
+    """Return the body as the emulator does, with two of its bugs fixed. It fails for an empty
+    object. And it drops the last byte of an object that ends in a carriage return, if gcsfs sends
+    it, because gcsfs ends lines in a line feed alone: one in 256 of Orbax's files ends so."""
     data: Any = read(handler, query) or b""
     if handler.headers.get("Content-Type", "").startswith("multipart/related"):
         handler.rfile.seek(0)
@@ -42,7 +43,8 @@ def read_data(handler: Any, query: Any, read: Any = _read_data) -> Any:
 
 
 def _second_part(body: bytes) -> bytes:
-    """The content behind the metadata. The first line is the boundary, and shows the newline."""
+    """Return the content that follows the metadata. The first line is the boundary; its end shows
+    which newline is used."""
     first = body[: body.index(b"\n") + 1]
     boundary = first.rstrip(b"\r\n")
     newline = first.removeprefix(boundary)
@@ -54,19 +56,19 @@ emulator._read_data = read_data
 
 
 class Memory(Storage):  # type: ignore[misc]
-    """Without the copy of all metadata that every change would write anew."""
+    """Storage that does not write a copy of all metadata at every change."""
 
     def _write_config_to_file(self) -> None:
         pass
 
 
 class Handler(RequestHandler):  # type: ignore[misc]
-    """One request at a time; a slow client is waited for before and after, by nobody else."""
+    """Handles one request at a time. A slow client holds up only its own connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     page: int
-    """How many are listed at a time."""
+    """Most objects in one page of a listing."""
     _lock = threading.Lock()
     _generation: str | None
     wfile: Any
@@ -109,7 +111,8 @@ class Handler(RequestHandler):  # type: ignore[misc]
             self.rfile = connection
 
     def _is_answered(self, request: Request, match: re.Match[str]) -> bool:
-        """Answer what the emulator would not answer as the service does."""
+        """Answer a request that the emulator would answer otherwise than the service; returns True
+        if it was answered."""
         bucket, name = match["bucket"], match["name"]
         query = {key: values[0] for key, values in request.query.items()}
         if bucket not in self.storage.buckets:
@@ -127,7 +130,7 @@ class Handler(RequestHandler):  # type: ignore[misc]
         return refusal is not None
 
     def _found(self, bucket: str, name: str | None) -> str | None:
-        """The generation of an object; None where there is none."""
+        """Return the generation of an object; None: there is no such object."""
         try:
             return str(self.storage.get_file_obj(bucket, name)["generation"])
         except NotFound:
@@ -173,7 +176,7 @@ class Handler(RequestHandler):  # type: ignore[misc]
 
 
 def _uploaded(request: Request, query: dict[str, str]) -> str | None:
-    """The name of the object that a request uploads."""
+    """Return the name of the object that a request uploads."""
     if "name" in query:
         return query["name"]
     data = request.data
@@ -183,7 +186,8 @@ def _uploaded(request: Request, query: dict[str, str]) -> str | None:
 
 
 def _refusal(method: str, query: dict[str, str], found: str | None) -> tuple[int, str, str] | None:
-    """What the service answers where a precondition is not met, or the object is not there."""
+    """Return the service's error if a precondition is not met or the object is missing, else
+    None."""
     generation = found or "0"
     if method in ("GET", "DELETE") and (
         found is None or query.get("generation", generation) != generation
@@ -197,7 +201,7 @@ def _refusal(method: str, query: dict[str, str], found: str | None) -> tuple[int
 
 
 class Server(ThreadingHTTPServer):
-    """As many connections at once as a parallel transfer opens."""
+    """Accepts as many connections at once as a parallel transfer opens."""
 
     daemon_threads = True
     request_queue_size = 128

@@ -1,4 +1,4 @@
-"""A bucket in memory: the port `Objects`, with faults by plan."""
+"""A bucket in memory: implements the port `Objects`, with faults by plan."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from supervisor.protocol.reading import UnreadableError
 
 
 class MemoryObjects:
-    """Objects below one place. `fault` is asked before each operation, by its name and path, what
-    to raise; `calls` counts the operations."""
+    """Objects below one place. Before each operation `fault` is called with its name and path, and
+    returns the error to raise, or None. `calls` counts the operations."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Stored] = {}

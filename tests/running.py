@@ -1,4 +1,4 @@
-"""Real runs of the command, and what they leave for a person to see."""
+"""Runs the real command, and reads what it leaves for a person to see."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ from supervisor.narrative.catalogue import COMMON, KEYS, kinds
 TOY = str(Path(__file__).parent / "processes" / "toy.py")
 MARK = "SUPERVISE_TEST_RUN"
 TEXT = ("--log-format", "text")
-"""Options of a run whose standard output is for people; else `Result.events` reads it."""
+"""Options for standard output that people read; with `JSON`, `Result.events` can read it."""
 JSON = ("--log-format", "json")
 CATALOGUE = kinds()
 PATIENCE = 300.0
-"""Seconds for what happens anyhow: so slow a machine may be. Only a failure takes them."""
+"""Seconds to wait for what always happens, even on a very slow machine. Only a failing test waits
+so long."""
 
 
 @dataclass
 class Result:
-    """What a finished `supervise run` leaves for a person to see."""
+    """What a finished `supervise run` has left."""
 
     code: int
     raw: str
-    """Its standard output as it is: events, unless it was started with `*TEXT`."""
+    """Its standard output as it is: events, unless the command was started with `*TEXT`."""
     err: str
     model_dir: Path
 
@@ -57,7 +58,7 @@ class Result:
 
     @property
     def log(self) -> str:
-        """All run.logs, in order."""
+        """The run.logs of all phases, in order."""
         return "".join(p.read_text() for p in sorted(self.model_dir.glob("*_restartable/run.log")))
 
     @property
@@ -68,36 +69,39 @@ class Result:
 
     @property
     def attempts(self) -> int:
-        """How many attempts were started in all, as the journal tells."""
+        """The number of attempts that were started in all, from the journal."""
         journal = FileJournal(LocalStorage(self.model_dir))
         decisions = (turn.decisions for turn in journal.everything(journal.look()))
         return sum(isinstance(each, StartWorkers) for each in chain.from_iterable(decisions))
 
     def events(self, *names: str, **keys: object) -> list[dict[str, Any]]:
-        """What the supervisor told, of these names (none: all) and with these keys, in order."""
+        """Return the supervisor's events with one of these names (none: any) and these keys, in
+        order."""
         return [each for each in events_in(self.raw) if _is_one(each, names, keys)]
 
     def told(self, name: str, **keys: object) -> bool:
-        """Whether there is such an event."""
+        """Whether there is an event with this name and these keys."""
         return bool(self.events(name, **keys))
 
     def names(self, *names: str) -> list[str]:
-        """These events, in order, by their names."""
+        """Return the names of these events, in order."""
         return [event["event"] for event in self.events(*names)]
 
     def event(self, name: str, **keys: object) -> dict[str, Any]:
-        """The one event of this name and with these keys."""
+        """Return the only event with this name and these keys; it is an error if there is not
+        exactly one."""
         (event,) = self.events(name, **keys)
         return event
 
     def rank_log(self, attempt: int) -> bytes:
-        """Rank 0's output in an attempt."""
+        """Return rank 0's output in an attempt."""
         (path,) = self.model_dir.glob(f"*_restartable/attempts/{attempt:04d}/rank0.log")
         return path.read_bytes()
 
 
 def events_in(out: str) -> list[dict[str, Any]]:
-    """The events that a supervisor told with `--log-format json`; each is in the catalogue."""
+    """Parse the events of a supervisor that ran with `--log-format json`, and check that the
+    catalogue has each, with its keys and their types."""
     told = [json.loads(line) for line in out.splitlines()]
     for event in told:
         keys = event.keys() - COMMON.keys()
@@ -124,7 +128,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is a number; JSON has no word for some."""
+    """Whether `value` is a number; those that JSON cannot hold are strings."""
     return type(value) in (int, float) or value in ("nan", "inf", "-inf")
 
 
@@ -134,7 +138,8 @@ def _is_of_its_type(key: str, value: Any) -> bool:
 
 
 def as_text(line: str) -> str:
-    """A line of standard output as people read it; one that is no event stays as it is."""
+    """Return a line of standard output as people read it; a line that is no event stays as it
+    is."""
     if not line.startswith(_EVENT):
         return line
     event = json.loads(line)
@@ -150,11 +155,11 @@ def _is_one(event: dict[str, Any], names: Sequence[str], keys: dict[str, object]
 
 
 def attempt_records(phase: Path) -> list[dict[str, Any]]:
-    """What is told of each attempt of the phase in this folder, in order."""
+    """Return the records of all attempts of the phase in the folder `phase`, in order."""
     records = list(json.loads((phase / "summary.json").read_bytes())["attempts"])
     with suppress(FileNotFoundError):
         for line in (phase / "attempts.jsonl").read_bytes().splitlines():
-            with suppress(ValueError):  # a torn one
+            with suppress(ValueError):  # a line that was cut off
                 records.append(json.loads(line))
     return sorted(records, key=lambda record: int(record["attempt"]))
 
@@ -167,37 +172,38 @@ class Running:
         self.model_dir = model_dir
         self._out = b""
         self._unread = b""
-        """What of it is no whole line yet."""
+        """The end of the output that is not a whole line yet."""
         self._said = ""
-        """What the program wrote, of the rest."""
+        """What the program itself wrote, in whole lines."""
 
     def wait_for(self, text: str, timeout: float = PATIENCE) -> str:
-        """Read its standard output until the program has written `text`: whole lines of it."""
+        """Read standard output until the program has written `text`; returns the whole lines that
+        it wrote."""
         end = time.monotonic() + timeout
         while text not in self._said:
             self._read(end - time.monotonic(), text)
         return self._said
 
     def told(self, name: str, **keys: object) -> bool:
-        """Whether there is such an event in what was read so far."""
+        """Whether such an event is in the output that was read so far."""
         return bool(self.events(name, **keys))
 
     def events(self, *names: str, **keys: object) -> list[dict[str, Any]]:
-        """These events, of what was read so far."""
+        """Return these events from the output that was read so far."""
         whole = self._out[: self._out.rfind(b"\n") + 1].decode()
         return [each for each in events_in(whole) if _is_one(each, names, keys)]
 
     def wait_for_event(
         self, name: str, timeout: float = PATIENCE, **keys: object
     ) -> dict[str, Any]:
-        """Read its standard output until such an event is told."""
+        """Read standard output until such an event comes; returns the event."""
         end = time.monotonic() + timeout
         while not (found := self.events(name, **keys)):
             self._read(end - time.monotonic(), f"event {name} {keys}")
         return found[0]
 
     def _read(self, timeout: float, wanted: str) -> None:
-        """Read what comes next."""
+        """Read the next bytes of standard output."""
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, timeout))
         chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
@@ -212,7 +218,7 @@ class Running:
                 self._said += as_text(line)
 
     def listen(self, seconds: float) -> None:
-        """Read its standard output for so long, or until it ends."""
+        """Read standard output for `seconds`, or until it ends."""
         assert self.process.stdout is not None
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
@@ -223,11 +229,11 @@ class Running:
             self._take(chunk)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send the supervisor a signal."""
         self.process.send_signal(number)
 
     def result(self, timeout: float = PATIENCE) -> Result:
-        """Wait for its end."""
+        """Wait until the command ends; returns its result."""
         out, err = self.process.communicate(timeout=timeout)
         text = (self._out + out).decode(errors="replace")
         return Result(self.process.returncode, text, err.decode(), self.model_dir)
@@ -238,20 +244,20 @@ Start = Callable[..., Running]
 
 @cache
 def shared_guard() -> GuardClient:
-    """A guard for what a test starts itself."""
+    """Return a guard for processes that a test starts itself."""
     guard = GuardClient(print)
     atexit.register(guard.dismiss)
     return guard
 
 
 def may_mount() -> bool:
-    """Whether a file system can be mounted here, in a mount namespace of its own."""
+    """Whether a file system can be mounted here, in a separate mount namespace."""
     unshare = shutil.which("unshare")
     return unshare is not None and subprocess.run([unshare, "-m", "true"]).returncode == 0
 
 
 def marked(mark: str) -> dict[int, str]:
-    """The living processes that inherited `mark`: their command lines by pid."""
+    """Return the command lines, by pid, of the living processes that inherited `mark`."""
     found = {}
     for entry in Path("/proc").iterdir():
         try:
@@ -267,12 +273,12 @@ STAYS = re.compile(rb"multiprocessing.resource_tracker|tests/\w+_emulator.py|tes
 
 
 def children() -> dict[int, str]:
-    """The living children of this process, less those that may stay to its end: command lines by
-    pid. The guard that tests share may stay, too."""
+    """Return the command lines, by pid, of the living children of this process, without those that
+    may stay until it ends (`STAYS`, and the guard that tests share)."""
     guard = shared_guard().pid if shared_guard.cache_info().currsize else None
     found = {}
     for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # the thread is gone
+        with suppress(OSError):  # the thread has ended
             for pid in map(int, (task / "children").read_text().split()):
                 with suppress(OSError):
                     command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
@@ -282,17 +288,17 @@ def children() -> dict[int, str]:
 
 
 def descriptors() -> set[tuple[str, str]]:
-    """The open file descriptors of this process, each with what it is. Whether a test leaves one:
-    `descriptors() <= before`, because those that others have left may be closed meanwhile."""
+    """Return the open file descriptors of this process, each with its target. A test leaves none if
+    `descriptors() <= before`: others may have closed theirs meanwhile."""
     found = set()
     for number in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        with suppress(FileNotFoundError):  # the one that listed them
+        with suppress(FileNotFoundError):  # the descriptor that listed them
             found.add((number, os.readlink(f"/proc/self/fd/{number}")))  # noqa: PTH115
     return found
 
 
 def lives(pid: int) -> bool:
-    """Whether there is such a process, not only its zombie."""
+    """Whether a process with this pid lives; a zombie does not."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -300,7 +306,8 @@ def lives(pid: int) -> bool:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process can run code of its own: it lives, and the kernel is not ending it."""
+    """Whether a process can still run code of its own: it lives, and the kernel is not ending
+    it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -309,7 +316,7 @@ def runs(pid: int) -> bool:
 
 
 def power_off(mark: str) -> None:
-    """Kill every process that inherited `mark`; none gets to say a last word."""
+    """Kill every process that inherited `mark`, all without warning."""
 
     def killed() -> bool:
         left = marked(mark)
@@ -322,7 +329,7 @@ def power_off(mark: str) -> None:
 
 
 def eventually(condition: Callable[[], object], timeout: float = 60.0) -> bool:
-    """Whether `condition` comes true in time."""
+    """Wait until `condition` is true; returns False if it is not within `timeout` seconds."""
     end = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > end:
@@ -332,20 +339,21 @@ def eventually(condition: Callable[[], object], timeout: float = 60.0) -> bool:
 
 
 def gone(mark: str) -> bool:
-    """Whether every process that inherited `mark` is gone, or soon is."""
+    """Whether every process that inherited `mark` has ended, or ends soon."""
     return eventually(lambda: not marked(mark))
 
 
 @contextmanager
 def leaving_nothing() -> Iterator[dict[str, str]]:
-    """The mark for the environment of what is started; at the end nothing of it may be left."""
+    """Yield an environment variable to mark what a test starts. At the end no process with it may
+    live."""
     mark = uuid.uuid4().hex
     yield {MARK: mark}
     assert gone(f"{MARK}={mark}"), f"outlived the supervisor: {marked(f'{MARK}={mark}')}"
 
 
 def written(folder: Path, config: object) -> Path:
-    """The file of a config: a mapping, or the text of the file."""
+    """Write a config, given as a mapping or as text, to a file; returns the file's path."""
     path = folder / "trainer.yaml"
     path.write_text(config if isinstance(config, str) else yaml.safe_dump(config))
     return path
@@ -353,7 +361,8 @@ def written(folder: Path, config: object) -> Path:
 
 @contextmanager
 def starting(folder: Path) -> Iterator[Start]:
-    """Starts `supervise run` on a config; at the end nothing of what was started may be left."""
+    """Yield a function that starts `supervise run` on a config. At the end no process of it may
+    live."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(
@@ -384,27 +393,30 @@ def starting(folder: Path) -> Iterator[Start]:
 
 
 class Preloaded:
-    """Supervisors that need not import anything, one after the other (see `preloaded.py`)."""
+    """Starts supervisors that need no imports of their own, one after the other (see
+    `preloaded.py`)."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def start(self, *arguments: str) -> int:
-        """Start one; returns its pid."""
+        """Start a supervisor; returns its pid."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(arguments) + "\n")
         self._process.stdin.flush()
         return self.answer()
 
     def answer(self) -> int:
-        """The pid of the one that started, or how it ended."""
+        """Return the next number: the pid of a supervisor that started, or the exit code of one
+        that ended."""
         assert self._process.stdout is not None
         return int(self._process.stdout.readline())
 
 
 @contextmanager
 def preloaded(folder: Path) -> Iterator[Preloaded]:
-    """Supervisors that write what they say to a file in `folder`; in the end none may be left."""
+    """Yield a starter of supervisors whose output goes to a file in `folder`. At the end none may
+    live."""
     value = uuid.uuid4().hex
     with (
         (folder / "said.txt").open("wb") as said,
@@ -424,7 +436,7 @@ def preloaded(folder: Path) -> Iterator[Preloaded]:
 def command_config(
     model_dir: Path, *toy: str, restart: dict[str, Any] | None = None, **command: Any
 ) -> dict[str, Any]:
-    """A config that supervises the toy trainer with these arguments."""
+    """Return a config that supervises the toy trainer with these arguments."""
     restart = {"max_num_restarts": 1, "backoff": {"first": 0.05}, **(restart or {})}
     argv = [sys.executable, TOY, str(model_dir), *toy]
     return {

@@ -1,8 +1,8 @@
 """A bucket of Amazon S3 on this host: moto's server, one request at a time.
 
-Moto checks a precondition and then writes: of two at once both might find theirs to hold.
+Moto checks a precondition and then writes: of two requests at once, both might pass the check.
 
-s3_emulator.py BUCKET prints its port, and ends when its standard input does.
+s3_emulator.py BUCKET prints its port, and ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from werkzeug.serving import make_server
 
 
 def one_at_a_time(application: Any) -> Any:
-    """The application, answering a request whole before it looks at the next."""
+    """Return the application, changed to complete each answer before it begins the next request."""
     lock = threading.Lock()
 
     def serve(environ: dict[str, Any], start_response: Any) -> list[bytes]:

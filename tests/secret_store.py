@@ -1,4 +1,4 @@
-"""Google Secret Manager and a metadata server that gives a token for it, on this host."""
+"""Google Secret Manager on this host, and a metadata server that gives a token for it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"
 
 @dataclass
 class SecretStore:
-    """The secrets by version, and what befalls the next requests: a status, or None."""
+    """The secrets by version. `faults` are the statuses of the next answers; None: no fault."""
 
     secrets: dict[str, bytes] = field(default_factory=dict)
     faults: list[int | None] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     has_account: bool = True
     genuine: bool = True
-    """Whether answers are marked as those of a metadata server."""
+    """Whether answers have the header of a real metadata server."""
     token: str = TOKEN
 
     def answer(self, path: str, headers: dict[str, str]) -> tuple[int, dict[str, object]]:
@@ -44,7 +44,7 @@ class SecretStore:
 
     @contextmanager
     def serving(self) -> Iterator[dict[str, str]]:
-        """The environment that leads to it, while it answers."""
+        """Answer over HTTP; yields the environment that leads clients here."""
         http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -81,7 +81,7 @@ class SecretStore:
 
 @contextmanager
 def dripping() -> Iterator[str]:
-    """The address of a server whose answers come one byte at a time and never end."""
+    """Yield the address of a server whose answers come one byte at a time and never end."""
     ended = threading.Event()
     listening = socket.create_server(("127.0.0.1", 0))
 

@@ -1,1 +1,2 @@
-"""Deterministic simulation: the real core, runtime and journal in a world that one seed breaks."""
+"""Deterministic simulation: the real core, engine, runtime and journal, in a world whose faults are
+drawn from one seed."""

@@ -1,4 +1,5 @@
-"""`python -m tests.simulation --seeds N`: many histories; `--seed K`: one, told in full."""
+"""`python -m tests.simulation --seeds N` plays many histories; `--seed K` plays one, and prints all
+of it."""
 
 from __future__ import annotations
 
@@ -31,17 +32,17 @@ def main() -> int:
 
 
 def replay_command(seed: int) -> str:
-    """What a person types to see what happened."""
+    """Return the command that prints what happened."""
     return f"python -m tests.simulation --seed {seed}"
 
 
 def failures(first: int, count: int) -> list[Result]:
-    """The seeds of a range that found a violation."""
+    """Play `count` seeds from `first` on; returns the results that have a violation."""
     return [result for result in map(play, range(first, first + count)) if result.violation]
 
 
 def play(seed: int) -> Result:
-    """The history of one seed."""
+    """Play the history of one seed."""
     return Simulation(seed).run()
 
 

@@ -18,10 +18,10 @@ _TELLS = {
     Remedy.WAIT_FOR_CAPACITY: ("RuntimeError", "There is no more capacity in the zone"),
     Remedy.WAIT_FOR_STORAGE: ("RuntimeError", "503 Service Unavailable"),
 }
-"""What a program says that dies of something that has a remedy."""
+"""Type and message of the exception of a rank that dies of something with this remedy."""
 
 _TOO_SMALL = {True: "CompileTimeHbmOom: it does not fit", False: "it does not fit"}
-"""What a program says for which a rung is too small, by whether that is certain."""
+"""The message if the program does not fit a rung; the key: whether that is certain."""
 
 _COMPILES = """Traceback (most recent call last):
   File "/site-packages/jax/compiler.py", line 1, in backend_compile
@@ -41,7 +41,7 @@ class Accidents:
         self._chance = chance
 
     def any(self, group: Group, rank: int) -> Death:
-        """A rank dies in one of many ways."""
+        """Return the end of a rank, of one of many kinds."""
         chance, faults = self._chance, self._chance.faults
         if chance.happens(faults.fatal):
             return self._fatal(rank)
@@ -64,7 +64,7 @@ class Accidents:
         return WorkerExit(rank, signal=chance.rng.choice(("SIGKILL", "SIGSEGV", "SIGABRT"))), None
 
     def _fatal(self, rank: int) -> Death:
-        """The end of a rank that looks as if it would always come again; only one kind of it is
+        """Return an end that looks as if it would always come again. Only one kind of these is
         certain to."""
         rng = self._chance.rng
         kind = rng.randrange(3)
@@ -75,12 +75,12 @@ class Accidents:
         return WorkerExit(rank, code=134), self._record(rank, "AssertionError", "no")
 
     def with_remedy(self, rank: int, remedy: Remedy, completed: int | None) -> Death:
-        """A rank dies of something that has a remedy, and tells of it."""
+        """Return the end of a rank that dies of something with a remedy, and says so."""
         kind, message = _TELLS[remedy]
         return self._failed(rank, kind, message, completed)
 
     def of_the_disk(self, group: Group, *, is_full: bool) -> Death:
-        """A rank cannot save: the disk is full, or away."""
+        """Return the end of a rank that cannot save: the disk is full, or cannot be reached."""
         words = ["[Errno 5] Input/output error"]
         if is_full:
             words = ["[Errno 28] No space left on device", "short write: saving failed"]
@@ -88,21 +88,21 @@ class Accidents:
         return self._failed(group.ranks[0], "OSError", word, group.step)
 
     def of_a_peer(self, rank: int) -> Death:
-        """A rank fails because another one has died."""
+        """Return the end of a rank that fails because another one has died."""
         return self._failed(rank, "JaxRuntimeError", "Socket closed")
 
     def of_a_rung(self) -> tuple[WorkerExit, FailureRecord]:
-        """The program cannot be compiled for so few devices."""
+        """Return the end of a rank whose program cannot be compiled for so few devices."""
         text = _TOO_SMALL[self.scenario.too_small_for_sure]
         record = self._record(0, "JaxRuntimeError", text, traceback=_COMPILES)
         return WorkerExit(0, code=1), record
 
     def of_a_wrong_unit(self) -> Death:
-        """A device computes wrongly, and its worker notices."""
+        """Return the end of a worker that notices that a device computes wrong results."""
         return self._failed(0, "JaxRuntimeError", _HARDWARE)
 
     def without_a_unit(self, group: Group, missing: Collection[str]) -> Death:
-        """A unit of the group is gone."""
+        """Return the end of a rank of the group, one of whose units is lost."""
         rank = 0
         if len(group.ranks) > 1:
             rank = next(r for r, unit in enumerate(group.units) if unit in missing)
@@ -112,7 +112,7 @@ class Accidents:
         return self._failed(rank, kind, _HARDWARE)
 
     def of_a_missing_file(self, group: Group) -> Death:
-        """A rank misses a file."""
+        """Return the end of a rank that does not find a file."""
         rank = self._chance.rng.choice(group.ranks)
         word = self._chance.rng.choice(("train", "train", "eval"))
         completed = group.step if self._chance.happens(0.5) else None

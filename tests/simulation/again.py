@@ -1,4 +1,5 @@
-"""When a failure is the same one again: the ledger's own reading of the design."""
+"""When a failure counts as the same again: implemented a second time for the ledger, by the
+design."""
 
 from __future__ import annotations
 
@@ -8,19 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """One occurrence of a failure whose FATAL verdict is a guess."""
+    """One failure with a FATAL verdict that is a guess."""
 
     signature: str | None
     step: int | None
-    """The last step that was reported."""
+    """The last step that was reported before it."""
     commits: int
-    """How much progress there was by then."""
+    """How often there had been progress before it."""
     rung: int | None
-    """The rung, if the failure is about that."""
+    """The rung; None: the failure is not about the rung."""
 
     def is_again(self, earlier: Sequence[Guess]) -> bool:
-        """Whether it is the same as one of `earlier`: without progress between them, or at the same
-        step."""
+        """True if it is the same as one of `earlier`: without progress between the two, or at the
+        same step."""
         this = (self.signature, self.rung)
         same = [guess for guess in earlier if (guess.signature, guess.rung) == this]
         at_step = self.step is not None and self.step in [guess.step for guess in same]
@@ -30,7 +31,7 @@ class Guess:
 def comes_too_often(
     signature: str, failed: Sequence[str], limit: int | None, *, has_progressed: bool
 ) -> bool:
-    """Whether the same thing went wrong too often without a checkpoint between."""
+    """True if failures with this signature came too often without a checkpoint between them."""
     if limit is None:
         limit = 3 if has_progressed else 2
     return limit != 0 and failed.count(signature) >= limit

@@ -1,4 +1,5 @@
-"""How long a failure must wait for its restart: a second, independent reading of the design."""
+"""How long a restart must wait after a failure: implemented a second time, independently, by the
+design."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from supervisor.core.policy import RestartPolicy
 def waits_as_it_should(
     decision: Decision | None, failures: int, charge: Charge, policy: RestartPolicy
 ) -> bool:
-    """Whether the wait has the length that so many failures in a row ask for: the first restarts
-    at once, and each later one waits twice as long as the one before."""
+    """True if the wait has the right length for this number of failures in a row: none after the
+    first, and after each later one twice the wait before."""
     delay = decision.seconds if isinstance(decision, Wait) else 0.0
     nominal = 0.0
     if failures > 1:

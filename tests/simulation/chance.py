@@ -1,4 +1,4 @@
-"""Time and luck: what happens later, what goes wrong now, and what must never happen."""
+"""Time and chance: what happens later, what goes wrong now, and what must never happen."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from tests.simulation.scenario import NONE, Faults, Scenario
 
 
 class ViolationError(AssertionError):
-    """Something happened that must never happen, or did not happen that must."""
+    """Something happened that must never happen, or something that must happen did not."""
 
 
 class Dice:
-    """Throws of the dice, from one random stream."""
+    """Draws from one random stream."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
 
     def happens(self, probability: float) -> bool:
-        """Whether something happens that is so likely."""
+        """Return True with this probability."""
         return probability > 0.0 and self.rng.random() < probability
 
     def between(self, low: float, high: float) -> float:
-        """Some number of seconds."""
+        """Return a random number between `low` and `high`."""
         return self.rng.uniform(low, high)
 
 
 class Chance(Timeline, Dice):
-    """A timeline with dice."""
+    """A timeline with a random stream, and the faults that are possible at a time."""
 
     def __init__(self, scenario: Scenario, rng: Random, tell: Callable[[str], None]) -> None:
-        """`tell` the person who reads the history what truly happens."""
+        """`tell` writes what truly happens, for the person who reads the history."""
         Timeline.__init__(self)
         Dice.__init__(self, rng)
         self.scenario = scenario
@@ -41,15 +41,15 @@ class Chance(Timeline, Dice):
         self._dice: dict[str, Dice] = {}
 
     def dice(self, name: str) -> Dice:
-        """Those of a hazard, from a random stream of its own."""
+        """Return the draws of the hazard `name`, from a random stream of its own."""
         return self._dice.setdefault(name, Dice(stream(self.scenario.seed, name)))
 
     @property
     def hazards(self) -> Hazards:
-        """What else can go wrong now."""
+        """The hazards that are possible now."""
         return self.scenario.hazards if self.clock.time < self.scenario.benign else NO_HAZARDS
 
     @property
     def faults(self) -> Faults:
-        """What can go wrong now."""
+        """The probabilities of faults now."""
         return self.scenario.faults if self.clock.time < self.scenario.benign else NONE

@@ -1,4 +1,4 @@
-"""Hands out the ends of pipes, sockets and memory of the simulated machine."""
+"""Creates pipes, sockets and memory of the simulated machine, and numbers their ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SimulatedChannels:
         self._ends: dict[int, End] = {}
 
     def ends_of(self, descriptors: Sequence[int]) -> list[End]:
-        """What these descriptors stand for."""
+        """Return the ends that these descriptors refer to."""
         return [self._ends[descriptor] for descriptor in descriptors]
 
     def _numbered(self, end: End, *numbers: int) -> None:

@@ -1,4 +1,4 @@
-"""Looks on: after every transition, everything that must always hold is checked."""
+"""Observes the supervisors: after every transition it checks everything that must always hold."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Checker:
         self._storage = storage
         self._host = host
         self._read = b""
-        """What of the journal was followed."""
+        """The part of the journal that was followed so far."""
         self._folded = History()
         self._stages = StagesTold(self._require)
         self._accounts: list[tuple[int, JobState, Ledger]] = [(0, JobState(), Ledger())]
-        """After each record: its number, the state that it leads to, and the account."""
+        """For each record: its number, the state after it, and the account after it."""
 
     @property
     def ledger(self) -> Ledger:
@@ -72,7 +72,7 @@ class Checker:
         )
 
     def _follow_journal(self) -> None:
-        """Fold in what was appended since, exactly as replaying it will."""
+        """Fold in the records that were appended since, exactly as a replay would."""
         data = self._storage.content.get(JOURNAL, b"")
         if not data.startswith(self._read):  # it was compacted
             self._read, self._folded = b"", History()
@@ -94,7 +94,8 @@ class Checker:
     # --- between supervisors ----------------------------------------------------------------------
 
     def recovered(self, history: History) -> None:
-        """A new supervisor has read the journal: of what was durable nothing may be missing."""
+        """Check what a new supervisor has read from the journal: nothing that was durable may be
+        missing."""
         if history.number > self._accounts[-1][0]:
             self._follow_journal()
         while self._accounts[-1][0] > history.number:
@@ -107,7 +108,7 @@ class Checker:
         self._follow_journal()
 
     def ended(self, state: JobState, loop: FaultyLoop, policy: RestartPolicy) -> None:
-        """A supervisor ended by itself."""
+        """Check the end of a supervisor that ended by itself."""
         account = self.ledger
         self._require(state.exit_code == account.ended, "the exit code is not the one decided")
         again = FileJournal(self._storage).read()

@@ -1,4 +1,4 @@
-"""The TPU chips of the simulated machine: who has one open, beside the workers that live."""
+"""The TPU chips of the simulated machine: which processes have one open, besides living workers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from tests.simulation.chance import Chance
 from tests.simulation.group import Group
 
 _FIRST_PID = 5_000_000
-"""Above all pids that a kernel gives (PID_MAX_LIMIT is 4194304): each is nobody's."""
+"""No process has these pids: they are above all that a kernel assigns (PID_MAX_LIMIT is
+4194304)."""
 _CHIP = ("/dev/vfio/0",)
 
 
 class Chips:
-    """Chips stay open for a while after the death of a worker; another tool may have one, too."""
+    """Chips that stay open for a while after a worker's death; another tool may have one open,
+    too."""
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
         self._dice = chance.dice("chips")
         self._remnants: dict[int, float] = {}
-        """Until when each of them has a chip open."""
+        """The time until which each of these pids has a chip open."""
         self._number = 0
         self._has_tool = self._dice.happens(0.5)
 
     def worker_died(self, group: Group) -> None:
-        """No process of the group lives any more; what it has left may have the chip yet."""
+        """Note that no process of the group lives any more; what it has left may keep the chip
+        open."""
         if self._chance.hazards.busy_chips and self._dice.happens(0.5):
             self._number += 1
             seconds = self._dice.rng.choice((5.0, 45.0, 45.0, 200.0)) * self._dice.rng.random()
@@ -33,7 +36,7 @@ class Chips:
 
     @property
     def remnants(self) -> list[int]:
-        """The pids of what earlier attempts have left."""
+        """The pids of what earlier attempts have left and that have a chip open."""
         now = self._chance.clock.time
         return [pid for pid, until in self._remnants.items() if until > now]
 
@@ -45,7 +48,8 @@ class Chips:
 
     @property
     def in_the_way(self) -> list[Notice]:
-        """See `Resources.describe_device_holders`: libtpu's lock file, which only the dead had."""
+        """See `Resources.describe_device_holders`: libtpu's lock file, which only workers that died
+        had locked."""
         if not self.remnants:
             return []
         text = "/tmp/libtpu_lockfile is locked"

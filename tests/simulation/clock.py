@@ -1,4 +1,4 @@
-"""Virtual time, and what happens in it."""
+"""Virtual time, and the queue of what happens in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class VirtualClock:
-    """See `ports.Clock`. Monotonic time starts anew with the machine; the time of day may jump."""
+    """See `ports.Clock`. Monotonic time starts again when the machine boots; the time of day may
+    jump."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -28,18 +29,18 @@ class VirtualClock:
         return _EPOCH + timedelta(seconds=self.time + self.skew)
 
     def reach(self, until: float) -> None:
-        """Let it be `until` by `now()`, whatever rounding takes off."""
+        """Advance the time until `now()` is at least `until`, in spite of rounding."""
         self.time = max(self.time, until + self._booted)
         while self.now() < until:
             self.time = math.nextafter(self.time, math.inf)
 
     def boot(self) -> None:
-        """The machine starts again."""
+        """Start the machine again."""
         self._booted = self.time - 1.0
 
 
 class Timeline:
-    """What will happen, and when."""
+    """The queue of callbacks, each with its time."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -51,7 +52,8 @@ class Timeline:
         heapq.heappush(self._due, (self.clock.time + delay, next(self._order), callback))
 
     def pass_time(self, until: float) -> bool:
-        """Let the next thing happen, if that is due by `until`; else it is `until` then."""
+        """Run the next callback that is due by `until`, and return True. If there is none, advance
+        the time to `until` and return False."""
         if self._due and self._due[0][0] <= until:
             due, _, callback = heapq.heappop(self._due)
             self.clock.time = max(self.clock.time, due)

@@ -1,4 +1,4 @@
-"""Processes that compile ahead (`trainer.prefetch`), and what must hold of them."""
+"""Processes that compile ahead (`trainer.prefetch`), and checks of what must hold for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GIBIBYTE = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is compiled."""
+    """What a process compiles."""
 
     phase: int
     num_devices: int
@@ -29,7 +29,7 @@ class Program:
 
     @classmethod
     def of(cls, phase: int, env: Mapping[str, str]) -> Program:
-        """What a process with the environment `env` compiles."""
+        """Return what a process with the environment `env` compiles."""
         identity = environment.WorkerIdentity.from_environment(env)
         assert identity is not None
         assert identity.num_devices is not None
@@ -38,14 +38,14 @@ class Program:
 
 
 class Compile(Process):
-    """Runs for a while, whenever it is not stopped, and then succeeds or fails."""
+    """Runs for a while, except while it is stopped, and then succeeds or fails."""
 
     program: Program
     size = _GIBIBYTE
-    """Bytes that it holds."""
+    """Bytes of memory that it uses."""
 
     def begin(self, program: Program, compiles: Compiles) -> None:
-        """It is on its way."""
+        """Begin to compile `program`."""
         self.program = program
         self._compiles = compiles
         dice = compiles.dice
@@ -59,12 +59,12 @@ class Compile(Process):
 
     @property
     def is_in_the_way(self) -> bool:
-        """Whether it takes CPU time."""
+        """Whether it uses CPU time."""
         return self.lives and not self.stopped and not self.is_dying
 
     @property
     def ran_and_waited(self) -> tuple[int, int]:
-        """Nanoseconds for which it has run, and has waited to run."""
+        """Nanoseconds for which it has run, and for which it has waited for a CPU."""
         running = 0.0 if self.stopped else self.owner.host.clock.time - self._since
         ran = int((self._ran + running) * 1e9)
         return ran, ran if self._disturbs else 0
@@ -90,7 +90,7 @@ class Compile(Process):
 
 
 class Compiles:
-    """Those of one supervisor."""
+    """All such processes of one supervisor."""
 
     def __init__(self, dice: Dice, accidents: Accidents) -> None:
         self.dice = dice
@@ -100,7 +100,8 @@ class Compiles:
         self._failures = Counter[Program]()
 
     def begins(self, process: Compile, group: Group | None, rungs: tuple[int, ...]) -> None:
-        """A process begins to compile beside `group`, the last that was started."""
+        """Check that `process` may begin to compile now; `group` is the last group that was
+        started."""
         program = process.program
         if any(each.is_in_the_way for each in self._begun):
             raise ViolationError("two programs are compiled at once")
@@ -116,7 +117,7 @@ class Compiles:
         self._begun.append(process)
 
     def ended(self, process: Compile) -> None:
-        """A process has come to its end by itself."""
+        """End a process that has run its time, and note whether it succeeded."""
         program, scenario = process.program, self._accidents.scenario
         if program.num_devices in scenario.too_small:
             ended, record = self._accidents.of_a_rung()
@@ -131,12 +132,13 @@ class Compiles:
         process.end(ended)
 
     def check_none_is_in_the_way(self) -> None:
-        """An attempt starts: nothing may take CPU time from it."""
+        """Check, as an attempt starts, that no compile takes CPU time from it."""
         if any(each.is_in_the_way for each in self._begun):
             raise ViolationError("an attempt starts, and a compile takes CPU time from it")
 
     def check_told(self, event: RungCompileFailed) -> None:
-        """A rung is said to be too small: it must be, and a guess must have come twice."""
+        """Check an event that says that a rung is too small: it must be, and a guess needs two
+        failures."""
         scenario, rung = self._accidents.scenario, event.num_devices
         times = sum(
             count

@@ -1,4 +1,4 @@
-"""The devices or hosts of the job, as they truly are."""
+"""The devices or hosts of the job in their true state."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from tests.simulation.scenario import NONE
 
 
 class Devices:
-    """Units are lost and come back, compute wrongly and are mended."""
+    """Units that are lost and come back, and that compute wrong results for a while."""
 
     def __init__(self, chance: Chance) -> None:
         self.units = chance.scenario.policy.phases[0].units
         self.missing: set[str] = set()
         self.wrong: set[str] = set()
-        """The units that are not there, and those that compute wrongly."""
+        """The units that are lost, and those that compute wrong results."""
         self._chance = chance
 
     def weather(self) -> None:
-        """Have something happen to them from now on; in the end all are well."""
+        """Change the state of units at random from now on; once no faults are possible, all are
+        healthy."""
         chance = self._chance
         if chance.faults is NONE:
             self.missing.clear()

@@ -1,4 +1,4 @@
-"""A storage in memory that forgets what was not durable, and tears what was being written."""
+"""A storage in memory that loses what was not durable, and cuts off what was being written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.simulation.outage import Disk
 
 
 class FakeStorage:
-    """See `ports.Storage`. `effect` is called before and after every write, and may crash."""
+    """See `ports.Storage`. `effect` is called before and after every write, and may end the
+    supervisor."""
 
     def __init__(self, rng: Random, disk: Disk, effect: Callable[[str], None]) -> None:
         self._rng = rng
@@ -20,7 +21,7 @@ class FakeStorage:
         self.write_fails = 0.0
         self.content: dict[str, bytes] = {}
         self.durable: dict[str, int] = {}
-        """How many bytes of a file survive the death of the machine."""
+        """How many bytes of each file survive the death of the machine."""
 
     def read(self, path: str, limit: int) -> bytes:
         """See `ports.Storage`."""
@@ -78,7 +79,7 @@ class FakeStorage:
         return Path("/nowhere") / path
 
     def lose_power(self) -> None:
-        """The machine dies: of what was not durable, any first part may be left."""
+        """Let the machine die: of what was not durable, any first part may remain."""
         for path, data in self.content.items():
             durable = self.durable.get(path, 0)
             self.content[path] = data[: self._rng.randint(durable, len(data))]

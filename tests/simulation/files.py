@@ -1,4 +1,4 @@
-"""Files, checkpoints and resources of the simulated machine, as the engine reaches them."""
+"""Files, checkpoints and resources of the simulated machine, as the engine uses them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _GIBIBYTE = 1 << 30
 
 
 class SimulatedFiles:
-    """See `engines.host_port.Files` and `engines.host_port.Resources`."""
+    """See `engines.host_port.HostFiles` and `engines.host_port.Resources`."""
 
     host: Host
     phase: int
-    """Of the attempt that was last to be started or killed."""
+    """The phase of the attempt that was started or killed last."""
 
     @property
     def is_gone(self) -> bool:
@@ -36,28 +36,28 @@ class SimulatedFiles:
         raise NotImplementedError
 
     def read(self, path: Path, limit: int, below: Path) -> bytes:
-        """See `Files`."""
+        """See `HostFiles`."""
         self.host.disk.read(path)
         if str(path) not in self.host.kept:
             raise FileNotFoundError(ENOENT, "No such file or directory", str(path))
         return self.host.kept[str(path)][:limit]
 
     def exists(self, path: Path, below: Path) -> bool:
-        """See `Files`."""
+        """See `HostFiles`."""
         return str(path) in self.host.kept and not self.host.disk.is_away
 
     def success_file_exists(self, place: str) -> bool:
-        """See `Files`."""
+        """See `HostFiles`."""
         self.host.disk.read(place)
         return self.phase in self.host.work.files
 
     def evidence(self, path: Path, below: Path) -> str:
-        """See `Files`."""
+        """See `HostFiles`."""
         self.host.disk.read(path)
         return self.host.outputs[str(path)].evidence() if str(path) in self.host.outputs else ""
 
     def free_bytes(self, directory: Path) -> int | None:
-        """See `Files`."""
+        """See `HostFiles`."""
         if self.host.disk.is_away:
             return None
         return 0 if self.host.disk.is_full else 100 * _GIBIBYTE
@@ -66,17 +66,17 @@ class SimulatedFiles:
     def opened(
         self, path: Path, *, new: bool = False, below: Path | None = None
     ) -> Iterator[_Opened]:
-        """See `Files`."""
+        """See `HostFiles`."""
         self.host.disk.write(path)
         notes = self.output_file()
         yield _Opened(notes.descriptor)
 
     def make_directory(self, path: Path) -> None:
-        """See `Files`."""
+        """See `HostFiles`."""
         self.host.disk.write(path)
 
     def remove(self, place: Place, path: Path, below: Path) -> None:
-        """See `Files`."""
+        """See `HostFiles`."""
         self.host.disk.read(path)
         self.host.kept.pop(str(path), None)
 
@@ -86,11 +86,11 @@ class SimulatedFiles:
         heard: Callable[[tuple[str, ...]], None],
         refused: Tell,
     ) -> None:
-        """See `Files`."""
+        """See `HostFiles`."""
         self.host.disk.read(model_dir)
 
     def newest_checkpoint(self, place: Path | Uri) -> int | None:
-        """See `Files`."""
+        """See `HostFiles`."""
         assert isinstance(place, Path)
         self.host.disk.read(place)
         return self.host.work.newest(int(place.name))
@@ -98,7 +98,7 @@ class SimulatedFiles:
     def watch_checkpoints(
         self, place: Path | Uri, on_commit: Callable[[int], None], on_error: Tell
     ) -> _Watch:
-        """See `Files`."""
+        """See `HostFiles`."""
         looks = Looks(place, lambda: self.newest_checkpoint(place), on_commit, on_error)
         return _Watch(self, looks)
 
@@ -151,7 +151,7 @@ class _NoOomKills:
 
 
 class _Watch:
-    """See `handles.Watch`: what its thread does happens at its moments of virtual time."""
+    """See `handles.Watch`. What its thread would do happens as callbacks in virtual time."""
 
     def __init__(self, machine: SimulatedFiles, looks: Looks) -> None:
         self._machine = machine

@@ -1,4 +1,5 @@
-"""A worker group as it truly is, and who is told what truly happens to it."""
+"""A worker group in its true state, and the protocol by which the machine learns what happens to
+it."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from supervisor.protocol.failure_record import FailureRecord
 from supervisor.protocol.messages import Message
 
 LEFTOVER = -1
-"""The "rank" of a process that a worker left behind."""
+"""The rank of a process that a worker left behind."""
 
 
 class Watcher(Protocol):
-    """Who is told what truly happens: the world of the supervisor that runs now."""
+    """Is told what truly happens: the machine of the supervisor that runs now."""
 
     def ended(self, group: Group) -> None:
-        """A process of some group ended."""
+        """A process of the group ended."""
         ...
 
     def said(self, group: Group, message: Message) -> None:
-        """A worker of the group said something."""
+        """A worker of the group sent a message."""
         ...
 
     def committed(self, group: Group, step: int) -> None:
@@ -31,7 +32,7 @@ class Watcher(Protocol):
         ...
 
     def restored(self, group: Group) -> None:
-        """The group has its state, and says what it is."""
+        """The group has its state, and reports which one."""
         ...
 
     def snapped(self, group: Group, step: int) -> None:
@@ -39,7 +40,7 @@ class Watcher(Protocol):
         ...
 
     def got_sigterm(self, group: Group, rank: int) -> None:
-        """A rank of the group got a SIGTERM, from whomever."""
+        """A rank of the group got a SIGTERM, from anybody."""
         ...
 
     def recorded(self, group: Group, record: FailureRecord) -> None:
@@ -47,60 +48,60 @@ class Watcher(Protocol):
         ...
 
     def printed(self, group: Group) -> None:
-        """The group said in its output that its work is done."""
+        """The group printed that its work is done."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A worker group, as it truly is."""
+    """A worker group in its true state."""
 
     attempt: int
     phase: int
     success: Success
     ranks: tuple[int, ...]
     owner: Watcher
-    """The world of the supervisor that started it."""
+    """The machine of the supervisor that started it."""
     alive: set[int]
     resumed_from: int | None
     step: int
     adjustments: Adjustments
     adjustable: tuple[str, ...]
-    """What more it could adjust."""
+    """What it could still adjust."""
     num_devices: int | None
     units: tuple[str, ...]
-    """What it runs on."""
+    """The units that it runs on."""
     from_snapshot: bool = False
-    """What it resumed from was no checkpoint."""
+    """It resumed from a snapshot, not from a checkpoint."""
     wrong: bool = False
-    """It was not only ended from outside: it failed in some way of its own."""
+    """It failed by itself in some way, and was not only ended from outside."""
     committed: bool = False
-    """It committed a checkpoint above all that were there."""
+    """It committed a checkpoint above all earlier ones."""
     exits: list[WorkerExit] = field(default_factory=list)
     stuck: bool = False
-    """It does not advance any more: a hang, or a collective that waits for a dead rank."""
+    """It makes no progress any more: it hangs, or its collective waits for a dead rank."""
     deaf: bool = False
-    """It is so stuck that it does not hear SIGTERM either."""
+    """It is so stuck that it does not react to SIGTERM."""
     told_step: int | None = None
-    """The last step that a worker has told."""
+    """The last step that a worker has reported."""
     asked: bool = False
     printed: bool = False
-    """It said that its work is done."""
+    """It printed that its work is done."""
     dying: bool = False
     recorded: set[int] = field(default_factory=set)
     """The ranks that left a failure record."""
     guard_died: bool = False
-    """The guard was killed after it had begun, and before another group did."""
+    """The guard was killed after this group had begun, and before the next one did."""
     lost_guard: bool = False
-    """The guard was killed, and its workers with it."""
+    """The guard was killed, and this group's workers with it."""
     killed: set[int] = field(default_factory=set)
     """The ranks that got SIGKILL."""
     told_to_stop: set[int] = field(default_factory=set)
-    """The ranks that got a SIGTERM that the supervisor did not send."""
+    """The ranks that got a SIGTERM from somebody other than the supervisor."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has trained a step: before, it initialises."""
+        """Whether it has trained a step; before its first step it initialises."""
         return self.step > (self.resumed_from or 0)
 
     @property
@@ -110,8 +111,8 @@ class Group:
 
     @property
     def did_its_work(self) -> bool:
-        """Whether it did its phase's work. Where nothing else tells, an exit of its own accord is
-        all that can be known."""
+        """Whether it did the work of its phase. If nothing but the exit code tells, an exit without
+        being asked counts as success."""
         codes = [known.code for known in self.exits]
         if codes != [self.success.exit_code] * len(self.ranks):
             return False

@@ -1,4 +1,5 @@
-"""The guard process of one supervisor: the parent of all that is the job's, which dies with it."""
+"""The guard process of one supervisor: the parent of all processes of the job, which die with
+it."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ _PAUSE = 0.05
 _LAST_LOOK = 5.0
 """Seconds for which a start waits until what a dead guard has left is gone."""
 _MID_START = 0.03
-"""How often it is killed while it starts something, in a world where it is killed at all."""
+"""Probability that it is killed during a start, in a world where it is killed at all."""
 
 
 class Ward(Protocol):
-    """The machine, as far as its guard is concerned."""
+    """The part of the machine that its guard uses."""
 
     host: Host
 
@@ -34,11 +35,12 @@ class Ward(Protocol):
 
 
 class SimulatedGuard:
-    """See `adapters.processes.guard.Guard`, and `supervisor.guarded`, which replaces it."""
+    """See `adapters.processes.guard_client.GuardClient`, and `guard_keeper.guarded`, which replaces
+    it."""
 
     def __init__(self, ward: Ward, pidfd: int) -> None:
         self.pidfd = pidfd
-        """Can be read while it is dead."""
+        """Readable while the guard is dead."""
         self.is_dead = False
         self._losses = 0
         self._ward = ward
@@ -46,7 +48,7 @@ class SimulatedGuard:
         self._dice = ward.host.dice("guard in a start")
 
     def keep(self, loop: MainLoop) -> None:
-        """Have another one whenever it dies."""
+        """Replace the guard whenever it dies."""
 
         def ended() -> None:
             loop.forget(self.pidfd)
@@ -61,7 +63,7 @@ class SimulatedGuard:
         loop.watch(self.pidfd, ended)
 
     def die(self) -> None:
-        """Somebody kills it."""
+        """Kill the guard, as somebody outside would."""
         if self.is_dead or self._ward.is_gone:
             return
         self._host.tell("the guard is killed, and all that it has started")
@@ -74,7 +76,8 @@ class SimulatedGuard:
         self._kill_the_others()
 
     def bury(self) -> bool:
-        """Kill what it has left; whether there was anything. If not, there is another guard now."""
+        """Kill what the dead guard has left. Returns True if something is left; else there is a new
+        guard."""
         for group in self._host.alive():
             self._host.kill(group)
         self._kill_the_others()
@@ -85,10 +88,10 @@ class SimulatedGuard:
         return False
 
     def begin_to_start(self, program: str) -> None:
-        """It is asked to start something.
+        """Ask the guard to start `program`.
 
         Raises:
-            OSError: it is dead, and so is what it was to start.
+            OSError: the guard is dead, and so is the program.
         """
         end = self._host.clock.time + _LAST_LOOK
         while self.is_dead and self.bury():
@@ -100,7 +103,7 @@ class SimulatedGuard:
             raise OSError(EPIPE, "the guard process, which starts it, has ended", program)
 
     def losses(self) -> Callable[[], int]:
-        """Counts those that die from now on."""
+        """Return a function that counts the guards that have died since this call."""
         before = self._losses + self.is_dead
         return lambda: self._losses + self.is_dead - before
 

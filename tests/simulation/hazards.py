@@ -1,5 +1,5 @@
-"""Dangers that not every world has. Each is drawn from a random stream of its own, so that a new
-one changes no history that it does not touch."""
+"""Dangers that only some worlds have. Each is drawn from a random stream of its own, so that a new
+danger does not change the histories that it does not touch."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from random import Random
 
 
 def stream(seed: int, name: str) -> Random:
-    """The random stream that is called `name`, of the history of `seed`."""
+    """Return the random stream `name` of the history of `seed`."""
     return Random(f"{seed} {name}")
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The disk is full, or away, for a while."""
+    """A time in which the disk is full, or cannot be reached."""
 
     begin: float
     end: float
     is_full: bool
     takes_little: bool
-    """What is small can still be written to it: a folder, a record, a line."""
+    """Whether small things can still be written to it: a folder, a record, a line."""
     deletions: float
-    """So many attempts must lose their output until a full disk has room again."""
+    """How many attempts must lose their output until a full disk has room again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hazards:
-    """What the world of one seed has of them."""
+    """The hazards in the world of one seed."""
 
     prefetches: bool = False
-    """The job compiles ahead for the rungs that are next to its own."""
+    """The job compiles ahead for the rungs next to its own."""
     guard_dies: tuple[float, ...] = ()
-    """When somebody kills the guard process; none: it is left alone."""
+    """When somebody kills the guard process; empty: never."""
     busy_chips: bool = False
-    """What a worker had may stay open after its death, where the job runs on a TPU."""
+    """The job runs on a TPU, and chips may stay open after a worker's death."""
     outages: tuple[Outage, ...] = ()
     """When the disk of model_dir fails."""
 
@@ -44,7 +44,8 @@ NO_HAZARDS = Hazards()
 
 
 def draw_hazards(seed: int, benign: float) -> Hazards:
-    """The dangers in the world of `seed`, in which nothing goes wrong any more from `benign` on."""
+    """Draw the hazards in the world of `seed`, in which nothing goes wrong after the time
+    `benign`."""
     return Hazards(
         prefetches=stream(seed, "prefetch").random() < 0.7,
         guard_dies=_some_moments(stream(seed, "guard"), benign),
@@ -54,7 +55,7 @@ def draw_hazards(seed: int, benign: float) -> Hazards:
 
 
 def _some_moments(rng: Random, until: float) -> tuple[float, ...]:
-    """A few moments in every third world."""
+    """Draw a few times in every third world, none in the others."""
     if rng.random() > 1 / 3:
         return ()
     return tuple(sorted(rng.uniform(0.0, until) for _ in range(rng.randint(1, 6))))

@@ -1,6 +1,6 @@
-"""The machine below the supervisors: its worker groups train, fail and end, as they truly do.
+"""The machine below the supervisors: its worker groups train, fail and end, as truly happens.
 
-Supervisors come and go, and see only what the machine tells them (`machine.py`).
+Supervisors come and go, and see only what `machine.py` tells them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.work import Work
 
 _STRIDE = (2.0, 8.0)
-"""Seconds of training between two reports, and from tick to tick."""
+"""The least and the most seconds from one step, which is reported, to the next."""
 
 
 class Host(Chance):
-    """Time, worker groups, and what they leave."""
+    """Time, worker groups, and what they leave behind."""
 
     def __init__(self, scenario: Scenario, rng: Random, tell: Callable[[str], None]) -> None:
         super().__init__(scenario, rng, tell)
@@ -43,14 +43,14 @@ class Host(Chance):
         self.chips = Chips(self)
         self.disk = Disk(scenario.hazards.outages, self.dice("just full"), lambda: self.clock.time)
         self.kept: dict[str, bytes] = {}
-        """Files that workers have left, by path."""
+        """The files that workers have left, by path."""
         self.outputs: dict[str, OutputRecord] = {}
-        """What was kept of their outputs, by path."""
+        """What is kept of the workers' outputs, by path."""
         self.accidents = Accidents(self)
         self._missing = set(scenario.missing)
 
     def keep(self, path: str, record: FailureRecord) -> None:
-        """A process leaves a failure record, if the disk takes it."""
+        """Write the failure record of a process, unless the disk fails."""
         if self.disk.fails and not self.disk.takes_little:
             return
         self.kept[path] = dumps(asdict(record)).encode()
@@ -58,11 +58,11 @@ class Host(Chance):
     # --- beginning ------------------------------------------------------------------------------
 
     def alive(self) -> list[Group]:
-        """The groups of which a process lives."""
+        """Return the groups that have a living process."""
         return [group for group in self.groups.values() if group.alive]
 
     def last_before(self, group: Group) -> Group | None:
-        """The group that was started before this one."""
+        """Return the group that was started before `group`; None: it is the first."""
         earlier = [attempt for attempt in self.groups if attempt < group.attempt]
         return self.groups[max(earlier)] if earlier else None
 
@@ -77,8 +77,8 @@ class Host(Chance):
         num_devices: int | None,
         units: tuple[str, ...],
     ) -> Group:
-        """Start a worker group: it restores the snapshot in memory, or else the newest checkpoint
-        that is there, and adjusts what it is asked to."""
+        """Start a worker group. It restores the snapshot in memory or, if that is newer, the newest
+        checkpoint, and adjusts what it is asked to."""
         several = self.scenario.world_size > 1 and bool(units)
         ranks = tuple(range(len(units) if several else self.scenario.world_size))
         step = self.work.newest(phase)
@@ -116,7 +116,7 @@ class Host(Chance):
             group.owner.restored(group)
 
     def _advance(self, group: Group) -> None:
-        """The group trains a step further, unless something happens to it."""
+        """Train one step, unless something happens to the group."""
         if group.stuck or group.asked or group.dying or len(group.workers) < len(group.ranks):
             return
         faults = self.faults
@@ -165,7 +165,8 @@ class Host(Chance):
                 self.watcher.said(group, StageMessage(stage, group.step))
 
     def _trouble(self, group: Group) -> Death | None:
-        """The end of a rank by what comes again however often it is tried."""
+        """Return the end of a rank by a cause that comes again at every try; None: there is no such
+        cause."""
         if max(group.adjustments.inflight, group.adjustments.accumulation) < self.scenario.need:
             return self.accidents.with_remedy(group.ranks[0], Remedy.LESS_AT_ONCE, group.step)
         if self.scenario.on_tpu and not group.has_begun and self.chips.remnants:
@@ -177,7 +178,8 @@ class Host(Chance):
         return self._missed(group) if group.step + 1 in self._missing else None
 
     def _missed(self, group: Group) -> Death:
-        """A rank misses a file, which somebody may put there for the next time."""
+        """Return the end of a rank that does not find a file. Somebody may put the file there
+        before the next attempt."""
         if self.happens(0.4):
             self._missing.discard(group.step + 1)
         if self.happens(0.4):  # it saves before it dies
@@ -196,14 +198,15 @@ class Host(Chance):
             self.watcher.said(group, StageMessage(Stage.INITIALIZING))
 
         def somebody_kills_it() -> None:
-            """Without a word of its own there is no watchdog: a person has to see it."""
+            """End a hang that no watchdog sees, because the group never reported: a person has to
+            notice it."""
             if group.workers and not group.dying:
                 self._end(group, WorkerExit(group.workers[0], signal="SIGKILL"))
 
         self.later(max(0.0, self.scenario.benign - self.clock.time) + 1000.0, somebody_kills_it)
 
     def _finish(self, group: Group) -> None:
-        """Every rank exits by itself, one after the other; hopefully because the work is done."""
+        """Let every rank exit by itself, one after the other, whether the work is done or not."""
         if self.disk.fails and group.success.file is not None:
             self._die(group, *self.accidents.of_the_disk(group, is_full=self.disk.is_full))
             return
@@ -219,7 +222,7 @@ class Host(Chance):
             self._end_later(self.between(0.0, spread), group, ended)
 
     def _fail(self, group: Group) -> None:
-        """A rank fails in one of many ways; the others are left waiting for it."""
+        """Let a rank fail in one of many ways; the others then wait for it."""
         if self.happens(self.faults.last_commit):
             group.step = min(group.step + 1, self._target(group))
             self.work.completes(group.phase, group.step)
@@ -238,7 +241,7 @@ class Host(Chance):
         self._die(group, *self.accidents.any(group, rank))
 
     def _die(self, group: Group, ended: WorkerExit, record: FailureRecord | None) -> None:
-        """A rank dies, and the others wait for it."""
+        """Let a rank die; the others then wait for it."""
         group.stuck = group.deaf = True
         outside = ended.signal in ("SIGKILL", "SIGTERM") or ended.code in (137, 143)
         group.wrong = record is not None or not outside
@@ -247,12 +250,13 @@ class Host(Chance):
             group.owner.recorded(group, record)
             if len(group.workers) > 1 and self.happens(self.faults.slow):
                 handlers = self.between(0.0, 1.0) if self.happens(0.5) else 300.0
-                self._end_later(handlers, group, ended)  # those of jax.distributed wait long
+                self._end_later(handlers, group, ended)  # jax.distributed's handlers wait long
                 return
         self._end(group, ended)
 
     def _fall_with(self, group: Group, first: int) -> None:
-        """The peers of a rank that dies fail of it, before or after it has ended itself."""
+        """Let peers of a dying rank fail because of it, before or after the rank itself has
+        ended."""
         for rank in group.workers:
             if rank != first and self.happens(self.faults.cascade):
                 death = self.accidents.of_a_peer(rank)
@@ -300,7 +304,8 @@ class Host(Chance):
             self.watcher.ended(group)
 
     def terminate(self, group: Group) -> None:
-        """SIGTERM from the supervisor: save and exit, unless it is hung or does not want to."""
+        """Send SIGTERM from the supervisor: the group saves and exits, unless it is stuck or
+        ignores it."""
         if group.asked or group.dying:
             return
         group.asked = True
@@ -321,13 +326,14 @@ class Host(Chance):
         self.later(self.between(10.0, 40.0) if slow else self.between(0.1, 4.0), save_and_exit)
 
     def kill(self, group: Group) -> None:
-        """SIGKILL to all of it."""
+        """Send SIGKILL to all processes of the group."""
         group.dying = True
         for process in sorted(group.alive):
             self.kill_rank(group, process)
 
     def kill_rank(self, group: Group, rank: int) -> None:
-        """SIGKILL to one process of it: it dies, though maybe not soon, if it waits for a disk."""
+        """Send SIGKILL to one process of the group. It dies, but perhaps late, as if it waited for
+        a disk."""
         if rank in group.killed:
             return
         group.killed.add(rank)
@@ -337,12 +343,12 @@ class Host(Chance):
         self._end_later(delay, group, WorkerExit(rank, signal="SIGKILL"))
 
     def end_leftover(self, group: Group) -> None:
-        """SIGTERM to what its workers left behind: it ends, soon or not at all."""
+        """Send SIGTERM to what the workers left behind: it ends soon, or ignores the signal."""
         if not self.happens(self.faults.ignores_sigterm):
             self._end_later(self.between(0.0, 2.0), group, WorkerExit(LEFTOVER, code=0))
 
     def lose_power(self) -> None:
-        """The machine dies, and with it every process."""
+        """Let the machine die, and with it every process."""
         for group in self.alive():
             group.alive.clear()
             group.dying = True

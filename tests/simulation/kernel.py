@@ -1,4 +1,4 @@
-"""What the kernel of the simulated machine knows of the processes of one supervisor."""
+"""What the kernel of the simulated machine knows about the processes of one supervisor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GIBIBYTE = 1 << 30
 
 
 class SimulatedKernel:
-    """See the part of `engines.host_port.Processes` that is about processes by their pids."""
+    """Implements the methods of `engines.host_port.Processes` that take a pid."""
 
     host: Host
 

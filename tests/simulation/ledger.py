@@ -1,8 +1,9 @@
-"""What the rules of the restart budget ask for, kept apart from the core that applies them.
+"""How each end of an attempt must be answered, computed apart from the core that decides it.
 
-A second, independent reading of the design: folded over the journal like the core's state, but
-keeping only what was spent, what was committed, who asked for a stop, and which attempt is owed an
-answer. From that follows how every end of an attempt must be answered.
+This is a second, independent implementation of the design's rules. Like the core's state, it is
+folded over the journal. But it keeps only what was spent, what was committed, who asked for a stop,
+and whether the last attempt still needs an answer. From these follows how every end of an attempt
+must be answered.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from tests.simulation.backoff import waits_as_it_should
 from tests.simulation.treatment import Treatment
 
 _ASKED = Failure("hang", Verdict.RESTART, "hang", "", "", "", 0, "")
-"""An exit as success asks for it, by a group that was asked to exit: no success."""
+"""The failure of a group that was asked to exit, and exits as it would after success."""
 
 _GOES_ON = (StartWorkers, Wait, ProbeDevices)
-"""What a failure is answered by that does not end the job."""
+"""The answers to a failure that do not end the job."""
 
 Require = Callable[[bool, str], None]
 
@@ -59,31 +60,32 @@ class Ledger:
     restarts: int = 0
     preemptions: int = 0
     total: int = 0
-    """Charged restarts of the phase, whatever was committed between."""
+    """Charged restarts of the phase, whatever was committed between them."""
     failed: tuple[str, ...] = ()
-    """The signatures of what failed without progress, in order."""
+    """The signatures of the failures without progress between them, in order."""
     guessed: tuple[Guess, ...] = ()
-    """The guesses of the phase."""
+    """The failures of the phase whose FATAL verdict was a guess."""
     commits: int = 0
     """How often there was progress in the phase."""
     highest: int | None = None
     attempts: int = 0
     owed: bool = False
-    """The last attempt has not been answered for."""
+    """The end of the last attempt has not been answered yet."""
     free: bool = False
-    """The supervisor of the attempt died before any sign of its end."""
+    """The supervisor of the attempt died before the journal had any sign of the attempt's end."""
     hung: Stage | None = None
-    """The attempt was ended because it was silent, whatever it said then."""
+    """The stage in which the attempt was called silent, and was ended for it; None: it was not."""
     again: bool = False
-    """The attempt before was silent in an initialisation that had less than its whole time."""
+    """The attempt before was silent while it initialised, with a deadline shorter than the full
+    one."""
     makes_way: bool = False
-    """The attempt was asked to stop although nobody wants the job to."""
+    """The attempt was asked to stop although nobody asked the job to stop."""
     suspect: tuple[Failure, tuple[str, ...]] | None = None
-    """A failure that the devices may have to pay for, and what its workers could adjust."""
+    """A failure that is charged only if the devices are good, and what its workers could adjust."""
     looks: int = 0
     rung: int | None = None
     struck: frozenset[int] = frozenset()
-    """The rungs on which the program proved to be impossible."""
+    """The disabled rungs: the program cannot run on them."""
     evidence: bool = False
     """Since the last start something was found out that may cost a rung."""
     treatment: Treatment = field(default_factory=Treatment)
@@ -91,7 +93,7 @@ class Ledger:
     ended: ExitCode | None = None
 
     def after(self, t: Transition, policy: RestartPolicy, require: Require) -> Ledger:
-        """The account after a transition; what may not be is told to `require`."""
+        """Return the account after a transition; `require` is called with what must hold."""
         event = t.event
         require(
             self.ended is None or isinstance(event, SupervisorStarted),
@@ -135,7 +137,7 @@ class Ledger:
         return self
 
     def _end_was_told(self, group: Group | None, policy: RestartPolicy) -> bool:
-        """Whether the journal tells that the attempt failed, or that all of it ended."""
+        """True if the journal has the failure of the attempt, or the end of all its workers."""
         if group is None:
             return False
         codes = {ended.code for ended in group.exits}
@@ -158,7 +160,7 @@ class Ledger:
         policy: RestartPolicy,
         require: Require,
     ) -> Ledger:
-        """The attempt is over: what must be decided, and what it costs."""
+        """Check what is decided about the end of the attempt, and what it costs."""
         ledger = replace(self, owed=False)
         if isinstance(event, WorkersGone):
             ledger = replace(ledger._committed(event.committed), again=False)
@@ -191,7 +193,8 @@ class Ledger:
     def _looked(
         self, event: DevicesProbed, t: Transition, policy: RestartPolicy, require: Require
     ) -> Ledger:
-        """The devices were looked at: a failure that pointed at them is charged, or they are."""
+        """Take in a probe: a failure that pointed at the devices is charged, unless the probe found
+        bad ones."""
         if t.before.status is not Status.PROBING or event.number != self.looks:
             return self
         phase = policy.phases[self.phase]
@@ -255,7 +258,8 @@ class Ledger:
         return ledger
 
     def _ends(self, ends: object, due: ExitCode, require: Require, *, replaced: bool) -> Ledger:
-        """It ends the job, with 69 where the machine is replaced: nothing is spent on the next."""
+        """Check that the job ends, with 69 if the machine is replaced: the next machine starts with
+        nothing spent."""
         due = ExitCode.NO_CAPACITY if replaced else due
         require(ends is due, f"a failure too many does not end the job with {due}")
         return replace(self, restarts=0, preemptions=0, failed=()) if replaced else self
@@ -273,7 +277,8 @@ class Ledger:
         policy: RestartPolicy,
         require: Require,
     ) -> Ledger:
-        """A FATAL that is a guess: one more attempt, unless it had that or there is none left."""
+        """Check a FATAL verdict that is a guess: one more attempt, unless it had that or none is
+        left."""
         limits = policy.phases[self.phase]
         rung = self._on(limits) if failure.per_rung else None
         guess = Guess(failure.signature, failure.step, self.commits, rung)
@@ -296,7 +301,8 @@ class Ledger:
         require: Require,
         why: str,
     ) -> Ledger:
-        """It would come again: that is the end, because of `why`, or that of a smaller rung."""
+        """Check a failure that would come again: it ends the job, because of `why`, or costs a
+        smaller rung."""
         if failure.per_rung and limits.rungs and self._on(limits) != limits.rungs[0]:
             require(isinstance(decision, _GOES_ON), "a rung that is too small ends the job")
             return replace(self, evidence=True, struck=self.struck | {self._on(limits)})
@@ -305,7 +311,7 @@ class Ledger:
         return self
 
     def _on(self, limits: PhasePolicy) -> int:
-        """The rung."""
+        """Return the rung."""
         return self.rung or (limits.rungs[0] if limits.rungs else 0)
 
     def _spend(self, charge: Charge) -> Ledger:

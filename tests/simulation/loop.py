@@ -1,4 +1,4 @@
-"""A supervisor's main loop in virtual time; what it is told may be lost, late and doubled."""
+"""A supervisor's main loop in virtual time. Events posted to it may be lost, late or doubled."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tests.simulation.host import Host
 from tests.simulation.machine import SimulatedMachine
 
 _NO_TIME_PASSES = 5000
-"""So many looks at one point in time are a loop without end."""
+"""The supervisor loops without end if it waits this many times while no time passes."""
 
 _SURE = (Noticed, SilenceExcused, StopRequested)
-"""What arrives in order, at once and once."""
+"""Events that always arrive in order, at once and exactly once."""
 
 
 class VirtualWaiter:
     """See `reactor.Waiter`: waits for what the simulated machine does."""
 
     def __init__(self, host: Host, machine: SimulatedMachine, give_up: float) -> None:
-        """By the (virtual) time `give_up` the job must have ended."""
+        """The job must have ended by the (virtual) time `give_up`."""
         self._host = host
         self._machine = machine
         self._give_up = give_up
@@ -66,7 +66,8 @@ class VirtualWaiter:
         return found
 
     def _dawdle(self) -> None:
-        """The supervisor may be slow, or stopped for a while, and find or leave more to do."""
+        """Let time pass, as if the supervisor were slow or stopped for a while; events pile up
+        meanwhile."""
         if self._host.happens(self._host.faults.batch):
             until = self._host.clock.time + self._host.between(0.0, 20.0)
             while self._host.pass_time(until):
@@ -81,7 +82,8 @@ class VirtualWaiter:
 
 
 class FaultyLoop:
-    """See `machine.EventLoop`: the real main loop, which not all that is posted reaches."""
+    """See `host_port.EventLoop`: the real main loop, but some of what is posted does not reach
+    it."""
 
     def __init__(
         self,
@@ -91,9 +93,9 @@ class FaultyLoop:
         tell: Callable[[str], None],
         check: Callable[[Event], None],
     ) -> None:
-        """`check` is asked of each event that the engine posts."""
+        """`check` is called with each event that the engine posts."""
         self.told: list[Event] = []
-        """All that has arrived so far."""
+        """All events that have arrived so far."""
         self._host = host
         self._machine = machine
         self._tell = tell
@@ -105,19 +107,19 @@ class FaultyLoop:
 
     @property
     def stops(self) -> int:
-        """See `machine.MainLoop`."""
+        """See `host_port.MainLoop`."""
         return self._reactor.stops
 
     def wait(self, until: float | None) -> list[Event]:
-        """See `machine.EventLoop`."""
+        """See `host_port.EventLoop`."""
         return self._reactor.wait(until)
 
     def has(self, kind: type[Event]) -> bool:
-        """Whether an event of that kind waits to be taken."""
+        """Whether an event of that kind has arrived and was not taken yet."""
         return self._reactor.has(kind)
 
     def post(self, event: Event) -> None:
-        """Tell the runtime: with some luck, soon and once."""
+        """Post an event: by chance it is lost, late or doubled."""
         if not self._machine.is_gone:
             self._check(event)
         faults = self._host.faults

@@ -1,7 +1,8 @@
-"""The simulated machine as one supervisor's engine reaches it: see `engines.host_port.Machine`.
+"""The simulated machine, as the engine of one supervisor uses it: see `engines.host_port.Host`.
 
-What the workers do is decided in `host.py`. Here that becomes bytes in pipes, files and ends of
-processes, which the real engine reads; its signals become what happens to the workers.
+`host.py` decides what the workers do. This module turns that into bytes in pipes, files and exits
+of processes, which the real engine reads, and turns the engine's signals into what happens to the
+workers.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ _GIBIBYTE = 1 << 30
 
 
 class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
-    """See `engines.host_port.Machine`; and `group.Watcher`, which is told what truly happens."""
+    """Implements `engines.host_port.Host`; and `group.Watcher`, which is told what truly
+    happens."""
 
     def __init__(
         self,
@@ -62,30 +64,31 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         effect: Callable[[str], None],
         check: Callable[[Group], None],
     ) -> None:
-        """`effect` may end the supervisor; `check` is asked of each group that begins."""
+        """`effect` may end the supervisor; `check` is called with each group that begins."""
         SimulatedKernel.__init__(self)
         SimulatedChannels.__init__(self, host)
         self.compiles = Compiles(host.dice("compiles"), host.accidents)
         self.guard = SimulatedGuard(self, next(self._numbers))
         self.snapshots: dict[int, Snapshot | None] = {}
-        """What each attempt found in memory when it began."""
+        """The snapshot that each attempt found in memory when it began."""
         self.phase = 0
-        """Of the attempt that was last to be started or killed."""
+        """The phase of the attempt that was started or killed last."""
         self.units: tuple[str, ...] = ()
-        """What it was to be placed on, if that was said."""
+        """The units that it must be placed on; empty: any."""
         self.by_right: set[int] = set()
-        """Who had a chip open when it began, which is no business of ours."""
+        """The pids that had a chip open when the attempt began: the engine must not wait for
+        those."""
         self.freed: dict[int, float] = {}
-        """When nothing of an attempt lived any more, after it was killed."""
+        """When the last process of each attempt was gone, after the attempt was killed."""
         self._attempt = 0
-        """The attempt that was last to be started or killed."""
+        """The attempt that was started or killed last."""
         self._policy = policy
         self._effect = effect
         self._check = check
         self._pids = itertools.count(1000 * (1 + len(host.groups)))
         self._by_pidfd: dict[int, Process] = {}
         self._waiting: defaultdict[int, list[Process]] = defaultdict(list)
-        """Workers of an attempt whose others are not started yet."""
+        """Workers of an attempt that wait until the others are started."""
 
     # --- for the simulation -----------------------------------------------------------------------
 
@@ -95,21 +98,21 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         return self.host.watcher is not self
 
     def die(self) -> None:
-        """The supervisor has ended: what was only its own ends with it."""
+        """End the supervisor: its own processes end with it."""
         self.host.watcher = None
         for process in self._processes:
             if process.group is None:
                 process.end(WorkerExit(0, signal="SIGKILL"))
 
     def expect(self, decision: StartWorkers | KillWorkers) -> None:
-        """What the engine is about to be asked to do."""
+        """Note the decision that the engine is about to carry out."""
         self.phase, self._attempt = decision.phase, decision.attempt
         self.units = decision.units if isinstance(decision, StartWorkers) else ()
         if isinstance(decision, StartWorkers):
             self.by_right = {holder.pid for holder in self.host.chips.holders}
 
     def can_be_read(self, descriptor: int) -> bool:
-        """Whether the main loop has something to do there."""
+        """Whether the main loop has something to do for this descriptor."""
         if descriptor == self.guard.pidfd:
             return self.guard.is_dead
         if (process := self._by_pidfd.get(descriptor)) is not None:
@@ -119,7 +122,8 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         return end.can_be_read
 
     def unread(self, attempt: int, until: float) -> bool:
-        """Whether a worker of the attempt had said something by that time that nobody has read."""
+        """Whether a living worker of the attempt had sent something by the time `until` that is
+        still unread."""
         return any(
             when <= until
             for process in self._processes
@@ -149,7 +153,7 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
                     process.end(known.get(process.rank, WorkerExit(LEFTOVER, code=0)))
 
     def said(self, group: Group, message: Message) -> None:
-        """A worker of the group said something."""
+        """A worker of the group sent a message."""
         self._say(group, group.ranks[0], message)
         if isinstance(message, StepMessage | StageMessage) and message.step is not None:
             group.told_step = message.step
@@ -162,7 +166,7 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
                     end.written.append((self.host.clock.now(), encode(message)))
 
     def got_sigterm(self, group: Group, rank: int) -> None:
-        """A rank of the group got a SIGTERM, from whomever."""
+        """A rank of the group got a SIGTERM, from anybody."""
         self._say(group, rank, SigtermMessage())
 
     def recorded(self, group: Group, record: FailureRecord) -> None:
@@ -172,7 +176,7 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         self.host.keep(path, record)
 
     def printed(self, group: Group) -> None:
-        """The group said in its output that its work is done."""
+        """The group printed that its work is done."""
         for process in self._workers(group):
             for end in process.held:
                 if isinstance(end, OutputEnds):
@@ -183,7 +187,7 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         self.said(group, SavedMessage(step, self.host.between(0.5, 20.0)))
 
     def restored(self, group: Group) -> None:
-        """The group has its state; what it did not resume from it clears away."""
+        """The group has its state; it clears the snapshots if it did not resume from one."""
         if self._own(group):
             if not group.from_snapshot:
                 for memory in self._memories(group):
@@ -243,7 +247,7 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         self.compiles.begins(process, own, self._policy.phases[self.phase].rungs)
 
     def becomes_worker(self, process: Process, env: Mapping[str, str]) -> None:
-        """A process is a worker; once all of its group are, the group begins."""
+        """Make a process a worker. Once all workers of its group are there, the group begins."""
         identity = environment.WorkerIdentity.from_environment(env)
         assert identity is not None
         process.rank = identity.rank
@@ -271,14 +275,14 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         if LEFTOVER in group.alive:
             self._leave(group, process)
         self._check(group)
-        if group.from_snapshot:  # it is of this history from now on
+        if group.from_snapshot:  # it belongs to this attempt from now on
             for memory in self._memories(group):
                 assert memory.content is not None
                 memory.content = replace(memory.content, attempt=attempt)
         self.said(group, AdjustableMessage(group.adjustable))
 
     def _leave(self, group: Group, parent: Process) -> None:
-        """Have a process that may outlive its parent, with all that it has open."""
+        """Start a process that may outlive its parent, with all that the parent has open."""
         child = Process(self, next(self._pids), next(self._numbers), {}, ())
         child.group, child.rank = group, LEFTOVER
         for end in parent.held:
@@ -287,7 +291,7 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         self._processes.append(child)
 
     def signalled(self, process: Process, number: Signals) -> None:
-        """A worker got a signal."""
+        """Pass a signal for a worker on to the host."""
         assert process.group is not None
         if number == SIGTERM:
             self.host.terminate(process.group)
@@ -344,18 +348,18 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         ]
 
     def words_left(self, group: Group, rank: int) -> bool:
-        """Whether nobody has read all that a rank had said."""
+        """Whether something that a rank had sent is still unread."""
         ends = self._worker(group, rank).held
         return any(end.written for end in ends if isinstance(end, ProgressEnds))
 
     def left_behind(self, group: Group) -> set[int]:
-        """The pids of what lives although its parents have ended."""
+        """Return the pids of the processes that live although their parents have ended."""
         mine = (each for each in self._processes if each.group is group and each.rank == LEFTOVER)
         return {each.pid for each in mine if each.lives and not group.workers}
 
 
 def _units(workers: Sequence[Process]) -> tuple[str, ...]:
-    """What the workers of a group were told to run on."""
+    """Return the units that the workers of a group were told to run on."""
     given = [loads(each.env[environment.SIMULATED_DEVICES])["units"] for each in workers]
     are_hosts = given[0][0].startswith(HOST)
     return tuple(each[0] for each in given) if are_hosts else tuple(given[0])

@@ -1,4 +1,4 @@
-"""The disk of model_dir as it truly is: it may be full, or not to be had, for a while."""
+"""The disk of model_dir in its true state: it may be full, or out of reach, for a while."""
 
 from __future__ import annotations
 
@@ -9,70 +9,71 @@ from tests.simulation.chance import Dice
 from tests.simulation.hazards import Outage
 
 _JUST_FULL = 0.03
-"""How often it becomes full between one write and the next, where it ever does."""
+"""Probability that the disk is full just when a file or folder is made, if the disk ever fails."""
 
 
 class Disk:
-    """Whether it can be read and written now, and what could be deleted to make room."""
+    """Whether the disk can be read and written now, and how much output was deleted to make
+    room."""
 
     def __init__(self, outages: tuple[Outage, ...], dice: Dice, now: Callable[[], float]) -> None:
         self._outages = outages
         self._dice = dice
         self._now = now
         self._deleted: dict[Outage, int] = {}
-        """How often room was made in each."""
+        """How often output was deleted during each outage."""
 
     @property
     def _outage(self) -> Outage | None:
-        """What ails it now."""
+        """The outage that goes on now; None: the disk is good."""
         now = self._now()
         there = (each for each in self._outages if each.begin <= now < each.end)
         return next((each for each in there if self._deleted.get(each, 0) < each.deletions), None)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing can be written to it."""
+        """Whether an outage goes on in which the disk is full."""
         return self._outage is not None and self._outage.is_full
 
     @property
     def is_away(self) -> bool:
-        """Whether it cannot even be read."""
+        """Whether the disk cannot even be read."""
         return self._outage is not None and not self._outage.is_full
 
     @property
     def fails(self) -> bool:
-        """Whether it cannot be written, for either reason."""
+        """Whether an outage goes on: the disk is full, or cannot be reached."""
         return self._outage is not None
 
     def read(self, path: object) -> None:
-        """Somebody reads.
+        """Read from the disk.
 
         Raises:
-            OSError: it is away.
+            OSError: it cannot be reached.
         """
         if self.is_away:
             raise OSError(EIO, "Input/output error", str(path))
 
     @property
     def takes_little(self) -> bool:
-        """Whether what is small can be written to it."""
+        """Whether small things can be written to it."""
         return self._outage is None or self._outage.takes_little
 
     def write(self, path: object) -> None:
-        """Somebody writes a little.
+        """Write something small.
 
         Raises:
-            OSError: it is full, or away.
+            OSError: the disk is full, or cannot be reached.
         """
         self.read(path)
         if not self.takes_little:
             raise OSError(ENOSPC, "No space left on device", str(path))
 
     def make(self, path: object) -> None:
-        """Somebody makes a file or folder, for which it may just have become too full.
+        """Make a file or folder, for which the disk may just have become too full.
 
         Raises:
-            OSError: it is full, or away.
+            OSError: the disk is full, or cannot be reached.
         """
         self.write(path)
         if self.may_fail and self._dice.happens(_JUST_FULL):
@@ -80,25 +81,25 @@ class Disk:
 
     @property
     def may_fail(self) -> bool:
-        """Whether it is one that fails at times, and will again."""
+        """Whether an outage goes on, or is still to come."""
         return any(self._now() < each.end for each in self._outages)
 
     def deleted(self) -> None:
-        """The output of an attempt was deleted."""
+        """Note that the output of an attempt was deleted."""
         if (outage := self._outage) is not None:
             self._deleted[outage] = self._deleted.get(outage, 0) + 1
 
 
 class SimulatedSpace:
-    """See `stores.space.Space`: what attempts that are over have printed may be deleted."""
+    """See `stores.space.Space`: the output of attempts that are over may be deleted."""
 
     def __init__(self, disk: Disk, over: Callable[[], list[int]], tell: Callable[[str], None]):
-        """`over` gives the numbers of the attempts that are over."""
+        """`over` returns the numbers of the attempts that are over."""
         self._disk = disk
         self._over = over
         self._tell = tell
         self._gone: set[int] = set()
-        """The attempts whose output is deleted."""
+        """The attempts whose output was deleted."""
 
     @property
     def is_short(self) -> bool:

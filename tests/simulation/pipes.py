@@ -1,4 +1,4 @@
-"""Pipes, sockets and memory of the simulated machine, and who has their other ends."""
+"""Pipes, sockets and memory of the simulated machine, and the processes that hold their ends."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from supervisor.protocol.standby import StandbyOrders
 from tests.simulation.host import Host
 
 US = object()
-"""Who holds the ends that no process has yet."""
+"""The holder of ends that the supervisor has not given to a process yet."""
 
 
 class End:
-    """What a descriptor stands for that a process can inherit."""
+    """What a descriptor refers to that processes can inherit."""
 
     def __init__(self) -> None:
         self.holders: set[object] = {US}
 
     def inherited(self, by: object) -> None:
-        """A process has it."""
+        """Note that a process holds this end."""
         self.holders.add(by)
 
     def released(self, by: object) -> None:
-        """A process has it no more."""
+        """Note that a process holds this end no more."""
         self.holders.discard(by)
 
 
@@ -40,7 +40,7 @@ class ProgressEnds(End):
         super().__init__()
         self.read_end, self.write_end = read_end, write_end
         self.written: deque[tuple[float, bytes]] = deque()
-        """What nobody has read, and when it was written."""
+        """What nobody has read yet, each with the time when it was written."""
 
     @property
     def can_be_read(self) -> bool:
@@ -66,25 +66,26 @@ class ProgressEnds(End):
 
 
 class Kept:
-    """See `output.Record`: keeps the output in memory, where the next supervisor finds it."""
+    """See `output.OutputRecord`: keeps the output in memory, where the next supervisor finds it."""
 
     def __init__(self) -> None:
         self._digest = LogDigest()
 
     def write(self, chunk: bytes) -> None:
-        """See `output.Record`."""
+        """See `output.OutputRecord`."""
         self._digest.feed(chunk)
 
     def evidence(self) -> str:
-        """See `output.Record`."""
+        """See `output.OutputRecord`."""
         return self._digest.text()
 
     def close(self) -> None:
-        """See `output.Record`."""
+        """See `output.OutputRecord`."""
 
 
 class OutputEnds(End):
-    """See `handles.Output`: what pump threads do happens at any later moment, in order."""
+    """See `handles.Output`. What the pump thread would do happens at some later moment, in
+    order."""
 
     def __init__(self, host: Host, write_end: int, reader: OutputReader) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ class OutputEnds(End):
         self._is_over = False
 
     def write(self, data: bytes) -> None:
-        """Somebody who holds it writes."""
+        """Write as a process that holds this end."""
         self._written.append(data)
         self._turn_soon()
 
@@ -114,7 +115,7 @@ class OutputEnds(End):
         self._is_over = True
 
     def finish(self, timeout: float) -> bool:
-        """See `handles.Output`: the main loop waits, and the world goes on."""
+        """See `handles.Output`. The main loop waits, and time passes meanwhile."""
         end = self._host.clock.time + timeout
         while not self._is_over and self._host.pass_time(end):
             pass
@@ -125,7 +126,7 @@ class OutputEnds(End):
         self._host.later(self._host.between(0.0, 3.0 if slow else 0.3), self._turn)
 
     def _turn(self) -> None:
-        """The thread runs."""
+        """Do what the pump thread would do."""
         while self._written and not self._is_over:
             self.reader.take(self._written.popleft())
         if not self.holders and not self._is_over:
@@ -134,7 +135,7 @@ class OutputEnds(End):
 
 
 class Peer(Protocol):
-    """A process that can be spoken to."""
+    """A process that messages can be sent to."""
 
     @property
     def lives(self) -> bool:
@@ -155,12 +156,12 @@ class ConnectionEnds(End):
         self.descriptor, self.theirs = descriptor, theirs
         self.said: deque[bytes] = deque()
         self.is_closed = False
-        """Whether our end is."""
+        """Whether our own end is closed."""
         self.hears: Callable[[bytes], None] = lambda data: None
         self.obeys: Callable[[StandbyOrders, Sequence[int]], None] = lambda orders, descriptors: (
             None
         )
-        """What the process does that has the other end."""
+        """What the process at the other end does with data, and with orders."""
 
     @property
     def can_be_read(self) -> bool:
@@ -199,7 +200,7 @@ class ConnectionEnds(End):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What an attempt left in memory."""
+    """A snapshot that an attempt left in memory."""
 
     phase: int
     attempt: int
@@ -213,7 +214,7 @@ class SnapshotEnds(End):
         super().__init__()
         self.descriptor = descriptor
         self.phases: set[int] = set()
-        """Of the attempts that had it."""
+        """The phases of the attempts that had this memory."""
         self.content: Snapshot | None = None
         self.size = 1000
 

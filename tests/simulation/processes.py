@@ -1,4 +1,4 @@
-"""The processes that one supervisor starts on the simulated machine, and what they do there."""
+"""The processes that one supervisor starts on the simulated machine, and what they do."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tests.simulation.pipes import ConnectionEnds, End, NoteEnds
 
 
 class Owner(Protocol):
-    """The machine as a process of it sees it."""
+    """The machine, as one of its processes uses it."""
 
     host: Host
 
     def ends_of(self, descriptors: Sequence[int]) -> list[End]:
-        """What these descriptors stand for."""
+        """Return the ends that these descriptors refer to."""
         ...
 
     def signalled(self, process: Process, number: Signals) -> None:
-        """A worker got a signal."""
+        """Take note that a worker got a signal."""
         ...
 
     def becomes_worker(self, process: Process, env: Mapping[str, str]) -> None:
-        """A process is a worker from now on."""
+        """Make a process a worker."""
         ...
 
 
 class Process:
-    """See `handles.Process`. Ends of pipes that it holds are closed when it ends."""
+    """See `handles.Process`. When it ends, the ends of pipes that it holds are closed."""
 
     def __init__(
         self, owner: Owner, pid: int, pidfd: int, env: Mapping[str, str], given: Sequence[int]
@@ -47,14 +47,14 @@ class Process:
         self.stopped = False
         self.is_dying = False
         self.group: Group | None = None
-        """Of a worker, once all of its group were started."""
+        """Set for a worker once all workers of its group are started."""
         self.rank = 0
         self.owner = owner
         self.held: list[End] = []
         self.inherit(given)
 
     def inherit(self, descriptors: Sequence[int]) -> None:
-        """Hold these, too."""
+        """Hold these ends, too."""
         for end in self.owner.ends_of(descriptors):
             end.inherited(self)
             self.held.append(end)
@@ -65,7 +65,7 @@ class Process:
         return self.exit is None
 
     def end(self, ended: WorkerExit) -> None:
-        """It ends, now."""
+        """End the process now."""
         if self.lives:
             self.exit = ended
             for each in self.held:
@@ -74,11 +74,11 @@ class Process:
     # --- see `handles.Process` --------------------------------------------------------------------
 
     def poll(self, rank: int) -> WorkerExit | None:
-        """How it ended; None while it runs."""
+        """Return how it ended; None: it still runs."""
         return None if self.exit is None else replace(self.exit, rank=rank)
 
     def signal(self, number: Signals) -> None:
-        """Signal this process alone."""
+        """Send a signal to this process alone."""
         if not self.lives:
             return
         if number in (SIGSTOP, SIGCONT):
@@ -94,18 +94,19 @@ class Process:
             host.later(delay, lambda: self.end(ended))
 
     def signal_group(self, number: Signals) -> None:
-        """Signal it with all of its process group."""
+        """Send a signal to its whole process group."""
         self.signal(number)
 
     def close(self) -> None:
-        """Free the descriptor."""
+        """Close the descriptor."""
 
 
 class Standby(Process):
-    """Gets ready, unless it is stopped or fails, and becomes a worker when it is told to."""
+    """Becomes ready, unless it is stopped or fails, and becomes a worker when it gets its
+    orders."""
 
     def begin(self) -> None:
-        """It imports what it needs."""
+        """Begin to import what it needs."""
         host = self.owner.host
         self._connection = next(end for end in self.held if isinstance(end, ConnectionEnds))
         self._connection.obeys = self._obey
@@ -128,7 +129,7 @@ class Standby(Process):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it may become a worker yet."""
+        """Whether it may still become a worker."""
         return self.lives and not self.is_dying and not self._connection.is_closed
 
     def _be_struck(self) -> None:
@@ -144,10 +145,10 @@ class Standby(Process):
 
 
 class Probe(Process):
-    """Answers a question about the devices, as `trainer.probe` does; or hangs, or dies."""
+    """Answers a question about the devices, as `trainer.probe` does, or hangs, or dies."""
 
     def begin(self) -> None:
-        """It waits to be asked."""
+        """Begin to wait for the question."""
         self._connection = next(end for end in self.held if isinstance(end, ConnectionEnds))
         self._notes = next(end for end in self.held if isinstance(end, NoteEnds))
         self._connection.hears = self._hear

@@ -1,4 +1,5 @@
-"""What one seed draws before anything happens: the job's policy, and what goes wrong how often."""
+"""What one seed draws before anything happens: the job's policy, and which faults are how
+likely."""
 
 from __future__ import annotations
 
@@ -15,31 +16,31 @@ from tests.simulation.hazards import NO_HAZARDS, Hazards, draw_hazards
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How likely each kind of fault is, wherever it can happen; zero: not in this world."""
+    """The probability of each kind of fault, wherever it can happen; zero: never in this world."""
 
     worker_fails: float = 0.0
     fatal: float = 0.0
     preempted: float = 0.0
     repeats: float = 0.0
-    """A rank fails with an error of its own, which may well be the one before."""
+    """A rank fails with an error of its own, perhaps the same one as before."""
     early_exit: float = 0.0
     struck: float = 0.0
-    """A rank is killed from outside, and did no wrong."""
+    """A rank is killed from outside, by no fault of its own."""
     hangs: float = 0.0
     cascade: float = 0.0
-    """A rank whose peer has died fails because of that, a moment later."""
+    """A rank whose peer has died fails because of that a moment later."""
     held: float = 0.0
-    """Somebody outside the job holds a worker's output open."""
+    """A process outside the job holds a worker's output open."""
     remedied: float = 0.0
-    """An accident is one that has a remedy."""
+    """The cause of a rank's end has a remedy."""
     launch_fails: float = 0.0
     last_commit: float = 0.0
-    """A dying worker's last checkpoint is committed in its last moment."""
+    """A dying worker's last checkpoint is committed just before the worker ends."""
     vanishes: float = 0.0
     """A checkpoint is deleted when another one is committed."""
     ignores_sigterm: float = 0.0
     slow: float = 0.0
-    """A process takes long to obey SIGTERM, or to die of SIGKILL; a launch takes long to answer."""
+    """A process takes long to obey SIGTERM, to die of SIGKILL, or to answer a launch."""
     leftover: float = 0.0
     """A process of the group outlives its workers."""
     lost: float = 0.0
@@ -50,15 +51,15 @@ class Faults:
     killed: float = 0.0
     """The supervisor is killed before or after an effect."""
     machine: float = 0.0
-    """It is the whole machine that dies."""
+    """If the supervisor is killed: its whole machine dies with it."""
     disk: float = 0.0
     """A write to the journal fails."""
     unit_lost: float = 0.0
-    """A device or host is lost, and comes back later; per stride of the world's weather."""
+    """A device or host is lost, or comes back; drawn at each change of `Devices.weather`."""
     unit_wrong: float = 0.0
-    """It computes wrongly for a while, which its worker may notice."""
+    """A unit computes wrong results for a while, which its worker may notice."""
     probe_fails: float = 0.0
-    """A look at the devices finds nothing out."""
+    """A probe of the devices finds nothing out."""
 
 
 _HIGHEST = Faults(
@@ -95,53 +96,53 @@ NONE = Faults()
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A job and the world it runs in."""
+    """A job, and the world it runs in."""
 
     policy: RestartPolicy
     faults: Faults
     benign: float
-    """From this (virtual) time on nothing goes wrong any more."""
+    """The (virtual) time from which on nothing goes wrong any more."""
     world_size: int
     ticks: int
-    """How many strides of training a phase takes."""
+    """The number of steps that a phase takes."""
     commit_every: int
-    """Strides."""
+    """Steps between two checkpoints."""
     snapshot_every: int | None
-    """Strides; None: the job takes no snapshots."""
+    """Steps between two snapshots; None: the job takes none."""
     adjustable: tuple[str, ...]
     """What the workers can adjust."""
     need: int
-    """What has to be divided by how much until it fits into the memory; 1: it does."""
+    """The factor by which the program must use less memory until it fits; 1: it fits."""
     bad_steps: frozenset[int]
-    """Steps that give NaN whenever they are tried."""
+    """Steps that give NaN at every try."""
     missing: frozenset[int]
-    """Steps for which a file is missing, until somebody puts it there."""
+    """Steps that need a file that is missing, until somebody puts it there."""
     max_skipped: int
     too_small: frozenset[int]
     """Rungs below the full one for which the program cannot be compiled."""
     too_small_for_sure: bool
-    """Whether what they fail with is certain, and not only a guess."""
+    """Whether that failure has a certain verdict, and not only a guess."""
     rules: tuple[Rule, ...]
-    """Those of a job in a directory, or of one in a bucket."""
+    """The rules for a job in a directory, or for one in a bucket."""
     standby: str | None
-    """What is configured."""
+    """The configured kind of standby."""
     max_again: int
-    """How often a person runs the command again after it ended for good."""
+    """How often a person runs the command again after the job has ended for good."""
     changes: int
-    """How often the workers change their stage in a stride: two as a rule, to save."""
+    """How often the workers change their stage in a step: usually twice, to save."""
     seed: int = 0
-    """What the random streams of the hazards are drawn from."""
+    """The seed of the hazards' random streams."""
     hazards: Hazards = NO_HAZARDS
 
     @property
     def on_tpu(self) -> bool:
-        """Whether the job runs on the chips of a TPU, and not on devices that are simulated."""
+        """Whether the job runs on the chips of a TPU, and not on simulated devices."""
         is_one = self.world_size == 1 and not self.policy.phases[0].units
         return self.hazards.busy_chips and is_one
 
 
 def draw(seed: int, rng: Random) -> Scenario:
-    """A scenario: each kind of fault is left out of every other world."""
+    """Draw a scenario. Each kind of fault is absent from about half of all worlds."""
     drawn = {
         field.name: rng.choice((0.0, 1.0)) * rng.random() * getattr(_HIGHEST, field.name)
         for field in fields(Faults)
@@ -217,7 +218,8 @@ def _phase(rng: Random, name: str, target: int) -> PhasePolicy:
 
 
 def _on_ladder(rng: Random, phase: PhasePolicy, workers: int) -> PhasePolicy:
-    """`phase` with devices that can be lost: four of one worker, or two of each of several."""
+    """Return `phase` with devices that can be lost: four of one worker, or two of each of several
+    workers."""
     if workers == 0:
         return phase
     if workers == 1:
@@ -237,7 +239,8 @@ def _on_ladder(rng: Random, phase: PhasePolicy, workers: int) -> PhasePolicy:
 
 
 def grown(policy: RestartPolicy, rng: Random) -> RestartPolicy:
-    """What a person may ask of a job that has succeeded: a higher target, or one phase more."""
+    """Return what a person may ask of a job that has succeeded: a higher target, or one more
+    phase."""
     last = policy.phases[-1]
     if last.success.step is None or rng.random() < 0.3:
         return replace(policy, phases=(*policy.phases, replace(last, name="added")))

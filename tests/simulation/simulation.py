@@ -1,4 +1,5 @@
-"""One seed, one history: a job under supervisors that come and go, until it ends for good."""
+"""Plays the history of one seed: a job under supervisors that come and go, until it ends for
+good."""
 
 from __future__ import annotations
 
@@ -28,20 +29,20 @@ from tests.simulation.host import Host
 from tests.simulation.world import CheckedWorld
 
 _PATIENCE = 4000.0
-"""Virtual seconds after the last fault by which the job must have ended: three phases, a launch or
-two that were never answered, and the longest backoff."""
+"""Virtual seconds after the last fault within which the job must end: three phases, a launch or two
+without an answer, and the longest backoff."""
 
 
 _UNREAD_FOR = 1.0
-"""Seconds for which the engine may leave a worker's words unread."""
+"""Most seconds for which the engine may leave a worker's message unread."""
 
 
 class SupervisorKilled(BaseException):
-    """The supervisor dies here and now."""
+    """The supervisor dies at this point."""
 
 
 class MachineDied(SupervisorKilled):
-    """And everything else on its machine."""
+    """The whole machine dies, with the supervisor and all else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How the history of a seed went."""
+    """How the history of a seed ended."""
 
     seed: int
     exit_code: ExitCode | None
     runs: int
-    """How many supervisors it took."""
+    """How many supervisors ran."""
     attempts: int
     events: int
     violation: Exception | None = None
@@ -84,13 +85,13 @@ class Simulation:
         self._schedule_nuisances()
 
     def run(self) -> Result:
-        """Play it to its end."""
+        """Play the history to its end."""
         code: ExitCode | None = None
         violation: Exception | None = None
         try:
             while code is None or self._runs_again(code):
                 code = self._supervise()
-        except Exception as error:  # whatever it is, it belongs to this seed
+        except Exception as error:  # whatever it is, this seed has caused it
             violation = error
             self._tell(f"VIOLATION: {type(error).__name__}: {error}")
         attempts = max(self._host.groups, default=0)
@@ -99,7 +100,7 @@ class Simulation:
     # --- one run of the command -------------------------------------------------------------------
 
     def _supervise(self) -> ExitCode | None:
-        """Run the command once; None: it was killed."""
+        """Run the command once; returns its exit code. None: it was killed."""
         self._runs += 1
         self._tell(f"--- supervisor {self._runs} starts")
         self.disk.write_fails = self._host.faults.disk
@@ -131,7 +132,7 @@ class Simulation:
             self._host.kill(group)
         if code is not None:
             self._tell(f"--- supervisor {self._runs} ends with {code} ({code.name})")
-            while self._host.alive():  # it leaves nothing behind
+            while self._host.alive():  # it must leave nothing behind
                 self._host.pass_time(float("inf"))
         self._pass_time(self._rng.uniform(0.0, 20.0))
         return code
@@ -180,7 +181,7 @@ class Simulation:
     # --- what goes wrong from outside -------------------------------------------------------------
 
     def _effect(self, where: str) -> None:
-        """Between any two effects the supervisor may die."""
+        """Kill the supervisor, by chance: it may die between any two effects."""
         faults = self._host.faults
         rare = 0.1 if where == "while the supervisor waits" else 1.0
         if self._host.happens(faults.killed * rare):
@@ -245,5 +246,5 @@ class Simulation:
 
 
 def fingerprint(simulation: Simulation) -> int:
-    """The whole history as one number: the same seed gives the same."""
+    """Return a checksum of the whole history: the same seed gives the same."""
     return zlib.crc32("\n".join(map(repr, simulation.moments)).encode())

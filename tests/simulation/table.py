@@ -1,11 +1,11 @@
-"""What every event leads to, whatever the job does: found by exploring the decision core.
+"""What every event leads to, in every state of the job: found by exploring the decision core.
 
     python -m tests.simulation.table
 
-writes docs/states.md: nothing there is typed by hand. The exploration starts with a new job and
-applies an example of every event to every state that differs from those seen before in what the
-core branches on (`_shape`), until no new one comes. Times and numbers of attempts are no part of
-that, so the states are few.
+writes docs/states.md; nothing there is written by hand. The exploration starts with a new job. It
+applies an example of every event to every state whose shape it has not seen yet, until no new shape
+comes. A shape (`_shape`) is what the core branches on. Times and attempt numbers are no part of it,
+so the shapes are few.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ from supervisor.protocol.messages import Stage, StepMessage
 PUBLISHED = Path(__file__).parents[2] / "docs" / "states.md"
 
 Cell = tuple[str, str]
-"""The names of what the job does, and of the event."""
+"""The name of what the job does, and the name of the event."""
 Result = tuple[str, tuple[str, ...]]
-"""What the job does next, and what is decided."""
+"""The name of what the job does next, and the names of the decisions."""
 Table = Mapping[Cell, frozenset[Result]]
 
 _UNITS = ("0", "1", "2", "3")
@@ -103,11 +103,12 @@ _LEFT = (Survivor(7, "sleep 3600"),)
 UNEXPECTED: frozenset[Cell] = frozenset(
     (kind.__name__, LaunchFailed.__name__) for kind in (Running, Stopping, Lingering)
 )
-"""What an engine that keeps its contract never posts there: a start is answered once."""
+"""Events that an engine never posts in these states if it keeps its contract: a start is answered
+once."""
 
 
 def explore() -> Table:
-    """Everything that can follow from an event, for each thing that a job can do."""
+    """Return everything that each event can lead to, for each thing that a job can do."""
     found: dict[Cell, set[Result]] = defaultdict(set)
     pending, seen = deque([(JobState(), 0.0)]), set[object]()
     while pending:
@@ -122,12 +123,13 @@ def explore() -> Table:
 
 
 def cell(before: JobState, event: Event) -> Cell:
-    """The cell of the table that one transition belongs to."""
+    """Return the cell of the table to which one transition belongs."""
     return _name(before.doing), _name(event)
 
 
 def result(after: JobState, decisions: Iterable[Decision]) -> Result:
-    """The result of one transition; what is only told is left out."""
+    """Return the result of one transition, without the decisions that only tell people
+    something."""
     done = (each for each in decisions if not isinstance(each, ONLY_TOLD))
     return _name(after.doing), tuple(_name(decision) for decision in done)
 
@@ -137,7 +139,7 @@ def _name(value: object) -> str:
 
 
 def _shape(state: JobState) -> object:
-    """What the core branches on, without times and without what only counts."""
+    """Return what the core branches on, without times and counters."""
     doing, ladder, drain = state.doing, state.ladder, state.drain
     return (
         type(doing),
@@ -165,7 +167,8 @@ def _shape_of_group(group: Alive, state: JobState) -> object:
 
 
 def _events(state: JobState, now: float) -> Iterator[Event]:
-    """Examples of every event that fits the state; what is late or foreign changes nothing."""
+    """Yield examples of every event that fits the state. Late events and those of another attempt
+    change nothing."""
     attempt, phase = state.attempt, state.phase
     for once in (True, False):
         yield SupervisorStarted(now, "job", _POLICY, None, once=once)
@@ -199,7 +202,7 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
 
 
 def page(table: Table) -> str:
-    """docs/states.md."""
+    """Return the content of docs/states.md."""
     kinds = [kind.__name__ for kind in get_args(Doing)]
     lines = [_HEAD, "```mermaid", "stateDiagram-v2", "    [*] --> New"]
     lines += _edges(table)

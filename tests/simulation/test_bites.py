@@ -1,4 +1,4 @@
-"""Bugs planted in the real code: the simulation finds each of them, and soon."""
+"""Bugs planted in the real code: the simulation finds each of them within few seeds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from supervisor.protocol.messages import Stage
 from tests.simulation.__main__ import play
 
 WITHIN = 2000
-"""So many seeds find any of them; most need a handful."""
+"""Number of seeds within which each bug is found; most need a handful."""
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -298,8 +298,8 @@ PLANTED: dict[Plant, int] = {
     writes_but_not_durably: 0,
     kill_is_never_repeated: 2,
 }
-"""Each with the first seed that finds it. Where histories are drawn otherwise by now another one
-does, and all are tried."""
+"""Each bug with the first seed that finds it. If histories are drawn in another way by now, another
+seed finds it, and the test tries all."""
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)

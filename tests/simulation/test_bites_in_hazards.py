@@ -1,4 +1,4 @@
-"""Bugs planted where the engine meets dangers that not every world has."""
+"""Bugs planted where the engine meets the hazards that only some worlds have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from supervisor.world import LocalWorld
 from tests.simulation.__main__ import play
 
 WITHIN = 2000
-"""So many seeds find any of them."""
+"""Number of seeds within which each bug is found."""
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -148,7 +148,8 @@ PLANTED: dict[Plant, int] = {
     a_full_disk_stays_full: 95,
     a_record_that_cannot_be_written_is_left_out: 12,
 }
-"""Each with a seed that finds it. Where histories are drawn otherwise by now another one does."""
+"""Each bug with a seed that finds it. If histories are drawn in another way by now, another
+does."""
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)

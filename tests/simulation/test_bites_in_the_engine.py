@@ -1,4 +1,4 @@
-"""Bugs planted in the real local engine: the simulation, which runs it, finds each of them."""
+"""Bugs planted in the real local engine: the simulation runs that engine and finds each of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from supervisor.engines.survivors import SurvivorWatch
 from tests.simulation.__main__ import play
 
 WITHIN = 500
-"""So many seeds find any of them."""
+"""Number of seeds within which each bug is found."""
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -134,7 +134,8 @@ PLANTED: dict[Plant, int] = {
     a_standby_starts_without_its_progress_pipe: 41,
     what_was_left_behind_is_not_seen: 8,
 }
-"""Each with a seed that finds it. Where histories are drawn otherwise by now another one does."""
+"""Each bug with a seed that finds it. If histories are drawn in another way by now, another
+does."""
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)

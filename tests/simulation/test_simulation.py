@@ -1,5 +1,5 @@
-"""Hundreds of seeds in every run, thousands where time is no matter, in chunks that can run side by
-side."""
+"""Plays hundreds of seeds in every run of the tests, and thousands in slow runs, in chunks that can
+run in parallel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.simulation import Simulation, fingerprint
 
 _CHUNK = 250
 _QUICK = 500
-"""So many seeds find most of the bugs that were planted (see `test_bites`)."""
+"""This number of seeds finds most of the planted bugs (see `test_bites`)."""
 
 
 @pytest.mark.parametrize(

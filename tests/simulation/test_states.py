@@ -1,5 +1,5 @@
-"""The states that simulated jobs go through: as data they come back from JSON as they were, and
-docs/states.md tells each transition between them."""
+"""The states that simulated jobs go through: each comes back from JSON unchanged, and
+docs/states.md has every transition between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.simulation.simulation import Simulation
 from tests.simulation.table import PUBLISHED, UNEXPECTED, Table, cell, explore, page, result
 
 _SEEDS = range(60, 140)
-"""Simulated histories in which a job does everything that it can."""
+"""Seeds whose jobs together do everything that a job can do."""
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +60,15 @@ def test_the_page_of_states_has_every_transition(
 
 
 def test_what_is_called_unexpected_never_comes(transitions: list[Transition]) -> None:
-    """Although what the engine posts may be lost, late and doubled there."""
+    """In the simulation, what the engine posts may be lost, late and doubled."""
     seen = {cell(t.before, t.event) for t in transitions if t.before != t.after or t.decisions}
     assert not UNEXPECTED & seen
 
 
 def test_what_changes_nothing_that_is_kept_is_volatile(transitions: list[Transition]) -> None:
-    """The other half of it, that what is volatile changes nothing, is one of the properties."""
-    kept: set[type] = {QuarantineCleared}  # a person asks for it, and nobody does here
+    """The converse, that a volatile event changes nothing, is tested in
+    `tests/core/test_properties.py`."""
+    kept: set[type] = {QuarantineCleared}  # only a person asks for it, and the simulation does not
     for t in transitions:
         if type(t.event) not in kept and t.after.durable() != t.before.durable():
             kept.add(type(t.event))

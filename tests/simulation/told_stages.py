@@ -1,4 +1,5 @@
-"""What must hold of what is told of an attempt's stages: no second is missing, no flood is told."""
+"""What must hold for the stage times that are told of an attempt: all seconds, and no flood of
+lines."""
 
 from __future__ import annotations
 
@@ -11,20 +12,20 @@ from supervisor.ports import Transition
 
 
 class StagesTold:
-    """The account of one attempt after the other."""
+    """Checks the stages of one attempt after the other."""
 
     def __init__(self, require: Callable[[bool, str], None]) -> None:
         self._require = require
         self._since = self._now = 0.0
         """When the supervisor started, and the latest time of an event."""
         self._changes = 0
-        """How many it has told."""
+        """How many changes of stage the supervisor has told."""
         self._began: float | None = None
-        """When the attempt did; None: none runs, as far as is told."""
+        """When the attempt began; None: no attempt runs, as far as is told."""
         self._seconds = 0.0
 
     def after(self, transition: Transition) -> None:
-        """Take in a transition."""
+        """Check a transition."""
         event, stages = transition.event, transition.before.stages
         if isinstance(event, SupervisorStarted):
             self._since, self._now, self._changes, self._began = event.at, event.at, 0, None

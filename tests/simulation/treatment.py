@@ -1,7 +1,8 @@
-"""What the design asks for where a failure has a remedy, kept apart from the core that applies it.
+"""What must be done about failures that have a remedy, computed apart from the core that decides
+it.
 
-Like the ledger a second reading, and made of other parts: it keeps the plain list of what failed
-and looks it through each time, where the core counts as it goes.
+Like the ledger, this is a second, independent implementation of the design. It works in another
+way: it keeps the plain list of failures and searches it each time, where the core keeps counters.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 
 _PATIENCE = {Remedy.WAIT_FOR_CAPACITY: 14, Remedy.WAIT_FOR_STORAGE: 8}
-"""How many waits in a row."""
+"""How many waits in a row a job may take, for each of these remedies."""
 _IMPATIENT_END = {
     Remedy.WAIT_FOR_CAPACITY: ExitCode.NO_CAPACITY,
     Remedy.WAIT_FOR_STORAGE: ExitCode.CANNOT_WRITE,
@@ -23,7 +24,7 @@ _SOONER = {Remedy.WAIT: 1, Remedy.WAIT_LONG: 4, Remedy.WAIT_FOR_CAPACITY: 3}
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failure: what its remedy is, the last good step, and what was committed by then."""
+    """A failure: its remedy, the last good step, and the highest step committed before it."""
 
     remedy: Remedy | None
     completed: int | None = None
@@ -32,19 +33,21 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """The failures of a phase so far, in order, and what attempts are asked to do about them."""
+    """The failures of a phase so far, in order, and what attempts are asked to adjust because of
+    them."""
 
     failed: tuple[Failed, ...] = ()
     adjustments: Adjustments = field(default_factory=Adjustments)
     end: ExitCode | None = None
-    """Nothing is left to try after the last failure."""
+    """The exit code that must end the job, because nothing is left to try after the last
+    failure."""
 
     def begun(self) -> Treatment:
-        """A supervisor begins: waiting is counted anew."""
+        """Return the treatment after the start of a supervisor: waits are counted anew."""
         return replace(self, failed=(*self.failed, Failed(None)), end=None)
 
     def after_the_end(self) -> Treatment:
-        """A job that had ended for good is run again."""
+        """Return the treatment for a job that had ended for good and is run again."""
         return Treatment(adjustments=Adjustments(skip_steps=self.adjustments.skip_steps))
 
     def after(
@@ -54,7 +57,7 @@ class Treatment:
         highest: int | None,
         adjustable: tuple[str, ...],
     ) -> Treatment:
-        """After one more failure."""
+        """Return the treatment after one more failure."""
         now = Failed(remedy, completed, highest)
         treated = replace(self, failed=(*self.failed, now), end=None)
         if remedy is Remedy.LESS_AT_ONCE:
@@ -66,7 +69,7 @@ class Treatment:
         return treated
 
     def failures_to_wait_for(self, charged: int) -> int:
-        """Of how many failures in a row the wait is."""
+        """Return the number of failures in a row that decides the length of the wait."""
         remedy = self.failed[-1].remedy if self.failed else None
         counted = self._waits() if remedy in _PATIENCE else charged
         return counted + (_SOONER.get(remedy, 0) if remedy is not None else 0)
@@ -83,7 +86,7 @@ class Treatment:
         return replace(self, adjustments=Adjustments(inflight, accumulation, asked.skip_steps))
 
     def _same_before(self, now: Failed) -> bool:
-        """Whether the last NaN, if any, was that of the same step."""
+        """True if the last NaN, if there was one, came at the same step."""
         last = next((f for f in reversed(self.failed) if f.remedy is Remedy.ROLL_BACK), None)
         if last is None or last.completed != now.completed:
             return False
@@ -106,7 +109,8 @@ class Treatment:
         )
 
     def _waits(self) -> int:
-        """How often the same was waited for in a row, for storage without progress."""
+        """Return how many waits in a row had the same remedy; for storage, without progress between
+        them."""
         last = self.failed[-1]
         count = 0
         for failure in reversed(self.failed):

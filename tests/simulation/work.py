@@ -1,4 +1,4 @@
-"""The work that is truly done: checkpoints, completed steps, and the files that tell of success."""
+"""The work that is truly done: checkpoints, completed steps, and the files that prove success."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from supervisor.diagnosis.success import Success
 
 
 class Work:
-    """What is done of each phase."""
+    """What is done in each phase."""
 
     def __init__(self) -> None:
         self.committed: defaultdict[int, set[int]] = defaultdict(set)
-        """The checkpoints that are there."""
+        """The checkpoints that exist."""
         self.ever: dict[int, int] = {}
-        """The highest step ever committed."""
+        """The highest step that was ever committed."""
         self.reached: dict[int, int] = {}
-        """The highest step ever completed."""
+        """The highest step that was ever completed."""
         self.done: set[int] = set()
-        """The phases of which a group ended having done its work."""
+        """The phases in which a group has done its work and ended."""
         self.files: set[int] = set()
-        """The phases whose success file is there."""
+        """The phases whose success file exists."""
 
     def newest(self, phase: int) -> int | None:
-        """The newest checkpoint that is there."""
+        """Return the newest checkpoint that exists."""
         return max(self.committed[phase], default=None)
 
     def completes(self, phase: int, step: int) -> None:
-        """A step was trained."""
+        """Note that a step was trained."""
         self.reached[phase] = max(self.reached.get(phase, 0), step)
 
     def commits(self, phase: int, step: int) -> bool:
-        """A checkpoint was committed; whether it is above all that ever were."""
+        """Note that a checkpoint was committed. Returns True if it is above all earlier ones."""
         before = self.ever.get(phase, 0)
         self.committed[phase].add(step)
         self.ever[phase] = max(before, step)
         return step > before
 
     def is_done(self, phase: int, success: Success) -> bool:
-        """Whether the work of a phase has truly been done."""
+        """Whether the work of a phase is truly done."""
         if success.step is None:
             return phase in (self.done if success.file is None else self.files)
         known = self.ever.get(phase, 0)

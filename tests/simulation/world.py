@@ -1,5 +1,5 @@
-"""The real world of one supervisor on the simulated machine: what it is asked to do is checked
-against the truth before it is done."""
+"""The real world of one supervisor on the simulated machine. Each decision is checked against the
+truth before it is carried out."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.simulation.scenario import Scenario
 
 _MODEL_DIR = Path("/nowhere")
 _PATIENCE = 29.99
-"""Seconds for which a chip that is open is waited for (30, less what rounding takes off)."""
+"""Seconds to wait for a chip that is open (30, less what rounding takes off)."""
 
 
 class CheckedWorld:
@@ -61,9 +61,9 @@ class CheckedWorld:
         tell: Callable[[str], None],
         give_up: float,
     ) -> None:
-        """By the (virtual) time `give_up` the job must have ended."""
+        """The job must have ended by the (virtual) time `give_up`."""
         self.state: Callable[[], JobState] = JobState
-        """Where the runtime stands: what it decides is checked against it."""
+        """Returns the runtime's state, against which decisions are checked."""
         self.machine = SimulatedMachine(host, policy, effect, self._check_group)
         host.watcher = self.machine
         self.loop = FaultyLoop(host, self.machine, give_up, tell, self._check_told)
@@ -73,9 +73,9 @@ class CheckedWorld:
         self._policy = policy
         self._effect = effect
         self._late: dict[int, tuple[Survivor, ...]] = {}
-        """What should have ended with the workers of an attempt."""
+        """What should have ended with the workers of each attempt."""
         self._gone: set[int] = set()
-        """The attempts that were told to be gone."""
+        """The attempts that the engine has said to be gone."""
         self._started: StartWorkers | None = None
         self._was_full = False
         """Whether the last attempt failed because the disk was full."""
@@ -98,7 +98,7 @@ class CheckedWorld:
         return newest_in(self.machine, self._prepared, phase)
 
     def _over(self) -> list[int]:
-        """The attempts that are over."""
+        """Return the attempts that are over."""
         return [attempt for attempt, group in self._host.groups.items() if not group.alive]
 
     def wait(self, until: float | None) -> Sequence[Event]:
@@ -167,7 +167,8 @@ class CheckedWorld:
             raise ViolationError("it starts again on a full disk, and makes no room")
 
     def _check_units(self, start: StartWorkers) -> None:
-        """A rung of the ladder, on as many units as it takes, none of them in quarantine."""
+        """Check that a start uses a rung of the ladder, the right number of units, and none in
+        quarantine."""
         phase, state = self._policy.phases[start.phase], self.state()
         if start.num_devices is None:
             return
@@ -189,7 +190,7 @@ class CheckedWorld:
         self._check_snapshot(group)
 
     def _check_told(self, event: Event) -> None:
-        """What the engine tells of an attempt of its own is what truly happened."""
+        """Check that what the engine says of its own attempt is what truly happened."""
         if isinstance(event, Noticed) and "until it is closed" in event.text:
             self._check_waits(event.text)
         if isinstance(event, RungCompileFailed):
@@ -209,7 +210,7 @@ class CheckedWorld:
             stopped = {one.rank for one in event.exits if one.told_to_stop}
             if not stopped <= group.told_to_stop:
                 raise ViolationError(f"told of a foreign SIGTERM: {stopped}")
-        elif event.attempt not in self._gone:  # of one that is closed only its files are known
+        elif event.attempt not in self._gone:  # after that, only the attempt's files are known
             self._gone.add(event.attempt)
             self._check_gone(event, group)
 
@@ -219,7 +220,8 @@ class CheckedWorld:
             raise ViolationError(f"it waits for who has a chip by right: {told}")
 
     def _check_released(self, attempt: int) -> None:
-        """No attempt is over while what it left has a chip open, unless that takes too long."""
+        """Check that no attempt is over while what it left has a chip open, unless that takes too
+        long."""
         left = set(self._host.chips.remnants) - self.machine.by_right
         waited = self._host.clock.time - self.machine.freed[attempt]
         if self._host.scenario.on_tpu and left and waited < _PATIENCE:
@@ -234,7 +236,7 @@ class CheckedWorld:
         self._was_full = event.failure is not None and event.failure.cause == "disk full"
         if event.failure is None:
             return
-        away = self._host.disk.is_away  # nobody knows what is there
+        away = self._host.disk.is_away  # then nobody knows what is on the disk
         if group.did_its_work and not away and not self._late.get(event.attempt):
             raise ViolationError(f"a failure, although all is done: {event.failure.root_cause}")
         own = [one for one in group.exits if one.rank not in group.killed]
@@ -243,11 +245,11 @@ class CheckedWorld:
             raise ViolationError(f"rank {event.failure.rank} is blamed, which was killed")
         blamed, lost = event.failure.rule == GUARD_LOST, group.lost_guard
         is_wrong = not group.guard_died if blamed else lost and not (own or group.recorded)
-        if is_wrong:  # who was killed unseen before the guard was may have died with it
+        if is_wrong:  # killed unseen before the guard, it may have died with the guard
             raise ViolationError(f"lost with its guard: {lost}, but told: {event.failure.rule}")
 
     def _check_snapshot(self, group: Group) -> None:
-        """What the design asks of a snapshot that is used, by what truly happened."""
+        """Check a snapshot that is used against the design's rules and what truly happened."""
         found, last = self.machine.snapshots[group.attempt], self._host.last_before(group)
         if not group.from_snapshot:
             return
@@ -270,7 +272,7 @@ class CheckedWorld:
 
 
 def _prepared(scenario: Scenario, policy: RestartPolicy) -> Prepared:
-    """The job as the config would have made it."""
+    """Return the job as the config would have made it."""
     phases = range(len(policy.phases))
     return Prepared(
         job=cast(Any, _Job()),
@@ -317,14 +319,14 @@ class _Job:
 
 
 class _NoCache:
-    """See `machine.Compilations`: nothing is kept."""
+    """See `host_port.Compilations`: nothing is cached."""
 
     def environment(self, given: object) -> dict[str, str]:
-        """See `machine.Compilations`."""
+        """See `host_port.Compilations`."""
         return {}
 
     def take_over(self) -> None:
-        """See `machine.Compilations`."""
+        """See `host_port.Compilations`."""
 
     def settle(self) -> None:
-        """See `machine.Compilations`."""
+        """See `host_port.Compilations`."""
