@@ -115,7 +115,7 @@ def _ask_in(objects: Objects, units: tuple[str, ...]) -> None:
 
 
 def print_line(line: str) -> None:
-    """Print a line with text from a journal, without its control characters.
+    """Print a line with text from a journal, with control characters escaped.
 
     Somebody else may have written the journal.
     """

@@ -1,4 +1,4 @@
-"""What a committed checkpoint is, seen from outside the program that writes it.
+"""Recognises committed checkpoints, from outside the program that writes them.
 
 Orbax commits on POSIX by renaming `N.orbax-checkpoint-tmp` to `N`, and from 0.12.3 also writes
 `commit_success.txt`. On object stores the final name exists from the start, and only the marker

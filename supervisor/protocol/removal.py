@@ -1,4 +1,4 @@
-"""Removes files, folders and objects: the only code that does, with a proof that each is ours.
+"""Removes files, folders and objects, each with a proof that it is ours. No other code removes any.
 
 A supervisor works in folders that people use too. A name that looks like one of ours is no proof:
 `checkpoints/2023` may be a folder of results, `attempts/1` a link to another disk. So everything is

@@ -1,4 +1,4 @@
-"""Simulated devices that break: hardware faults for tests and drills, on machines without hardware.
+"""Simulated devices that break: for tests and fault injection on machines without accelerators.
 
 Simulated devices (and hosts) cannot be unplugged. So a file of the job lists those that are lost,
 compute wrong results or are stuck. A test, an injected fault or a person changes it while the job
