@@ -219,7 +219,7 @@ GENERATIONS: Mapping[str, Generation] = {
             chip_config=None,
             arrangements=ALONE | _ON_FOUR,
             why_not=_NO_SOURCE,
-            # docs.cloud.google.com/tpu/docs/create-tpu-vm excludes "TPU7x and later TPU versions".
+            # docs.cloud.google.com/tpu/docs/create-tpu-vm says so: "TPU7x and later TPU versions".
             # Managed instance groups of Compute Engine and Google Kubernetes Engine offer them
             # (docs.cloud.google.com/tpu/docs/tpus-in-compute-engine).
             is_queued=False,

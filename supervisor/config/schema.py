@@ -123,8 +123,8 @@ class Autorestart(Section):
     max_num_restarts: Annotated[int, Field(ge=0)]
     """The most restarts in a row without a new committed checkpoint."""
     max_num_preemptions: Annotated[int, Field(ge=0)] = 20
-    """The most preemptions of a worker alone in a row without a new committed checkpoint. Announced
-    preemptions of the machine do not count."""
+    """The most preemptions in a row that hit a worker alone, without a new committed checkpoint.
+    Announced preemptions of the machine do not count."""
     max_total_restarts: Annotated[int, Field(ge=0)] | None = None
     """The most charged restarts of the phase in all, whatever its progress. Default: any number."""
     min_num_devices: Annotated[int, Field(ge=1)] = 1
