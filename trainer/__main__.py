@@ -58,7 +58,7 @@ def main() -> NoReturn:
 
 def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], WarmUp | None]:
     """Prepare what does not depend on the attempt, and wait for one. Returns the arguments of its
-    worker, and the warm-up where its worker can use that."""
+    worker, and the warm-up if the worker can use it."""
     ready = None
     try:
         _import()

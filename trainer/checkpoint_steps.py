@@ -74,7 +74,7 @@ class CheckpointSteps(Protocol):
 
     @property
     def directory(self) -> Path:
-        """Where they are."""
+        """The directory that holds the steps."""
         ...
 
     @property

@@ -31,7 +31,7 @@ _BY_HAND = "by-hand"
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_TOLD = 1000
 FOREIGN = "foreign"
-"""The folder into which we move what is not this job's and has a name that a save needs."""
+"""The folder to which we move things that are not this job's and have a name that a save needs."""
 
 
 @dataclass
@@ -111,17 +111,17 @@ class Ledger:
         """Whether the committed step in `path` is the one that this job committed.
 
         Raises:
-            OSError: nobody can look now.
+            OSError: its metadata cannot be read now.
         """
         at = self.entries.committed.get(step)
         return at is not None and at == committed_at(path)
 
     def may_have(self, step: int, path: Path) -> bool:
-        """Return what `has` returns, for a step that may be damaged: metadata without a time does
-        not speak against it.
+        """Return what `has` returns, for a step that may be damaged: metadata without a time counts
+        as a match.
 
         Raises:
-            OSError: nobody can look now.
+            OSError: its metadata cannot be read now.
         """
         at = self.entries.committed.get(step)
         return at is not None and committed_at(path) in (at, None)

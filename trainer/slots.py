@@ -138,7 +138,7 @@ class Slots:
         try:
             told = parse_object(body, "the header of a snapshot")
             return Header(int(told["number"]), told["about"], tuple(told["checksums"]), slot)
-        except (ValueError, KeyError, TypeError):  # whole, and yet not what `write` writes
+        except (ValueError, KeyError, TypeError):  # complete, but not written by `write`
             return None
 
     def _verified(self, place: tuple[int, int], checksum: int) -> Piece:

@@ -57,8 +57,8 @@ class TrainingLoop:
         asked.
 
         Raises:
-            NotFiniteError: a step gave NaN or Inf. The save before it is committed first: the next
-                attempt continues from there.
+            NotFiniteError: a step gave NaN or Inf. A save that has begun is committed first: the
+                next attempt continues from there.
         """
         try:
             self._run()

@@ -1,1 +1,1 @@
-"""The chaos run: one real JAX job in a storm of faults that ends as if there had been none."""
+"""The chaos run: one real JAX job in a storm of faults must end as if there had been none."""

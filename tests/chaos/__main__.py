@@ -1,4 +1,5 @@
-"""`python -m tests.chaos`: the storm, its table, and whether everything holds that must."""
+"""`python -m tests.chaos`: runs the storm, and prints its table and whether everything holds that
+must."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _FAULTS_SHORT = 12
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a storm; 0 if everything holds that must, else 1."""
+    """Run a storm. Returns 0 if everything holds that must, else 1."""
     options = _parser().parse_args(argv)
     if not options.own_disk and may_mount():
         same = [sys.executable, "-m", "tests.chaos", "--own-disk", *argv]
@@ -42,9 +43,9 @@ def main(argv: Sequence[str]) -> int:
     if not report.good:
         options.keep.mkdir(parents=True, exist_ok=True)
         kept = str(options.keep / f"chaos-{seed}")
-        subprocess.run(["cp", "-a", str(folder), kept], check=True)  # FIFOs and links too
+        subprocess.run(["cp", "-a", str(folder), kept], check=True)  # copies FIFOs and links too
         print(f"FAILED; all of it is in {options.keep}/chaos-{seed}; again: {again}")
-    shutil.rmtree(folder, ignore_errors=True)  # a disk of its own goes when this process does
+    shutil.rmtree(folder, ignore_errors=True)  # a mounted disk goes away with this process
     return 0 if report.good else 1
 
 

@@ -1,4 +1,4 @@
-"""What must be true when the storm is over."""
+"""The checks after the storm: what must be true."""
 
 # mypy: allow-untyped-calls
 from __future__ import annotations
@@ -27,26 +27,26 @@ from tests.training.harness import assert_same_bits, spec
 from trainer.checkpoint import restore
 
 _LEAVE_SNAPSHOTS = ("SIGKILL by itself", "SIGSTOP to the trainer", "hang after a step")
-"""Faults at a step after which the next attempt may resume from memory."""
+"""Faults at a step after which the next attempt may resume from a snapshot in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A claim, and what speaks against it: nothing, if it holds."""
+    """A claim, and what contradicts it; empty: the claim holds."""
 
     claim: str
     against: str
 
     @property
     def holds(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether nothing contradicts the claim."""
         return not self.against
 
 
 def check(
     job: Job, exit_code: int, outcomes: list[Outcome], config: dict[str, Any], undisturbed: Path
 ) -> list[Check]:
-    """All claims. `undisturbed` has the checkpoints of a run of `config` without faults."""
+    """Check all claims. `undisturbed` has the checkpoints of a run of `config` without faults."""
     claims: dict[str, Callable[[], str]] = {
         "every fault struck, was noticed, and training went on": lambda: _faults(outcomes),
         "the job finished: exit code 0": lambda: "" if exit_code == 0 else f"it is {exit_code}",
@@ -90,12 +90,12 @@ def _same_bits(config: dict[str, Any], struck: Path, undisturbed: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What the witness inside an attempt's trainer says."""
+    """What the witness in the trainer of one attempt has recorded."""
 
     attempt: int
     alone: bool
     committed: dict[int, tuple[int, int]]
-    """The committed steps when it began, and their checkpoints' identities."""
+    """The steps that were committed when the attempt began, each with its checkpoint's identity."""
 
 
 def _statements(job: Job) -> list[Statement]:
@@ -111,8 +111,8 @@ def _statements(job: Job) -> list[Statement]:
 
 
 def _lost_steps(job: Job) -> Iterator[str]:
-    """Each attempt resumed from the newest undamaged step that was committed when it began, or
-    from one above it that was in memory."""
+    """Check that each attempt resumed from the newest undamaged step that was committed when it
+    began, or from a snapshot above it."""
     restored: dict[str, int | None] = {}
     remembered: dict[str, int] = {}
     for line in job.lines:
@@ -133,7 +133,8 @@ def _lost_steps(job: Job) -> Iterator[str]:
 
 
 def _snapshots(job: Job, outcomes: list[Outcome]) -> str:
-    """Whether memory was of use where it must be: what is never used passes every other check."""
+    """Check that a snapshot was used if one had to be: if none is ever used, every other check
+    passes."""
     wanted = any(one.fault.name in _LEAVE_SNAPSHOTS and one.at is not None for one in outcomes)
     used = any(line.text.startswith("resumed from the snapshot") for line in job.lines)
     return "no attempt resumed from one" if wanted and not used else ""
@@ -161,7 +162,7 @@ def _attempts(job: Job) -> str:
 
 def _replay(job: Job) -> str:
     try:
-        history = FileJournal(LocalStorage(job.model_dir)).read()  # sees to it that all follows
+        history = FileJournal(LocalStorage(job.model_dir)).read()  # read checks all transitions
     except JournalError as error:
         return str(error)
     if history.state.status is not Status.SUCCEEDED:
@@ -180,7 +181,7 @@ def _summary(job: Job) -> str:
 
 
 def _hidden(job: Job) -> Iterator[str]:
-    """The processes without an environment that each trainer started, as far as they live."""
+    """Yield the processes without an environment that trainers started and that still live."""
     for pid in map(int, (job.witness / "hidden.txt").read_text().split()):
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
@@ -189,7 +190,8 @@ def _hidden(job: Job) -> Iterator[str]:
 
 
 def _secrets(job: Job, outcomes: list[Outcome]) -> Iterator[str]:
-    """What the trainer writes itself stays as it wrote it: its output, its failure record."""
+    """Yield the files that contain the secret. A trainer's own output and failure record may
+    contain it."""
     redacted = 0
     for path in job.model_dir.rglob("*"):
         if path.is_file() and not path.is_symlink():

@@ -1,7 +1,8 @@
-"""The kinds of fault, as data: what strikes, and what must be said of it afterwards.
+"""The kinds of fault, as data: what strikes, and what the supervisor must say about it afterwards.
 
-A fault either is a drill, which the trainer inflicts on itself because the config asks for it, or
-it strikes from outside. Only such are here as can be survived: nothing that a rule calls FATAL.
+Either the trainer injects a fault into itself because the config asks for it (a drill), or the
+fault strikes from outside. The list has only faults that a job can survive: none that a rule calls
+FATAL.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.chaos import hostile, strikes
 from tests.chaos.job import SECRET, Job
 
 Strike = Callable[[Job], str]
-"""Inflicts a fault; returns what is worth telling of it, or nothing."""
+"""Inflicts a fault; returns a text for the table, perhaps empty."""
 
 
 class Effect(StrEnum):
@@ -34,20 +35,20 @@ class Fault:
     group: str
     name: str
     sign: str
-    """A regular expression for the line in which the supervisor says that it has noticed."""
+    """A regular expression for the supervisor's line that shows that it has noticed the fault."""
     drill: dict[str, Any] | None = None
     strike: Strike | None = None
     effect: Effect = Effect.ATTEMPT
     exit_code: int | None = None
-    """Of the command, where the fault ends that."""
+    """The exit code of the command, if the fault ends the command."""
     seconds: float = 0.0
-    """How long it takes to strike, where that is long."""
+    """Seconds that the strike takes, if that is long."""
     needs_disk: bool = False
     """Whether model_dir must be on a small disk of its own."""
 
     @property
     def stage(self) -> str | None:
-        """The stage in which it strikes; None: it strikes at a step."""
+        """The stage in which the fault strikes; None: it strikes at a step."""
         return self.drill.get("stage") if self.drill is not None else None
 
     @property

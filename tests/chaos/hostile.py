@@ -1,7 +1,8 @@
-"""What strangers leave in a model_dir, and strikes against those who watch over the trainer.
+"""Files that strangers leave in a model_dir, and strikes against the processes that watch the
+trainer.
 
-Whatever is planted here belongs to nobody's job. `Foreign` remembers what it was, and says at the
-end what became of it: it may have been moved out of the way, never changed and never removed.
+What is planted here belongs to no job. `Job.foreign` records what it was. At the end `changed`
+reports what has become of it: it may have been moved out of the way, but never changed or removed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.chaos.job import Job, StormError
 Strike = Callable[[Job], str]
 
 _YEARS = itertools.count(900_000)
-"""Names that look like steps, and that the trainer never reaches."""
+"""Names that look like steps; the trainer never reaches these steps."""
 _NESTED = b"[" * 200_000
 
 
@@ -31,7 +32,7 @@ _NESTED = b"[" * 200_000
 
 
 def plant_folders(job: Job) -> str:
-    """Folders with digits for a name: data sorted by year, say."""
+    """Plant folders whose names are digits, such as data sorted by year."""
     folder = _new_step(job)
     (folder / "notes.txt").write_text("not yours\n")
     (folder / "latest").symlink_to(_outside(job))
@@ -41,7 +42,7 @@ def plant_folders(job: Job) -> str:
 
 
 def plant_copy(job: Job) -> str:
-    """A step that somebody is copying in: its metadata is cut off, its data incomplete."""
+    """Plant a step that somebody is still copying: its metadata is cut off, its data incomplete."""
     folder = _new_step(job)
     _, newest = next(iter(committed_steps(job.checkpoints)))
     whole = (newest / METADATA).read_bytes()
@@ -53,7 +54,7 @@ def plant_copy(job: Job) -> str:
 
 
 def plant_in_the_way(job: Job) -> str:
-    """A folder under the name of one of the next saves."""
+    """Plant a folder with the name of one of the next saves."""
     newest, _ = next(iter(committed_steps(job.checkpoints)))
     folder = job.checkpoints / str(newest + 30)
     folder.mkdir()
@@ -63,7 +64,8 @@ def plant_in_the_way(job: Job) -> str:
 
 
 def plant_fifo_step(job: Job) -> str:
-    """A step whose metadata is a pipe that nobody writes to: who opens it waits for ever."""
+    """Plant a step whose metadata is a FIFO without a writer: a process that opens it waits for
+    ever."""
     folder = _new_step(job)
     os.mkfifo(folder / METADATA)
     _plant(job, folder)
@@ -71,7 +73,7 @@ def plant_fifo_step(job: Job) -> str:
 
 
 def plant_endless_step(job: Job) -> str:
-    """A step whose metadata has no end."""
+    """Plant a step whose metadata has no end."""
     folder = _new_step(job)
     (folder / METADATA).symlink_to("/dev/zero")
     _plant(job, folder)
@@ -79,7 +81,7 @@ def plant_endless_step(job: Job) -> str:
 
 
 def plant_request(job: Job) -> str:
-    """A request nested so deeply that a parser runs out of stack."""
+    """Plant a request that is nested so deeply that a parser runs out of stack."""
     requests = job.model_dir / "requests"
     requests.mkdir(exist_ok=True)
     (requests / "deep.clear-quarantine.json").write_bytes(_NESTED)
@@ -87,25 +89,26 @@ def plant_request(job: Job) -> str:
 
 
 def plant_owner(job: Job) -> str:
-    """An owner file that no parser survives."""
+    """Plant an owner file that makes a parser run out of stack."""
     (job.model_dir / ".supervisor.json").write_bytes(_NESTED)
     return ""
 
 
 def fifo_as_failure(job: Job) -> str:
-    """A pipe where the trainer's failure record is expected."""
+    """Plant a FIFO in place of the trainer's failure record."""
     os.mkfifo(_failure_record(job))
     return ""
 
 
 def endless_failure(job: Job) -> str:
-    """A failure record that has no end."""
+    """Plant a failure record that has no end."""
     _failure_record(job).symlink_to("/dev/zero")
     return ""
 
 
 def link_attempt_outside(job: Job) -> str:
-    """An attempt folder that leads to somebody's folder, with what looks like a log in it."""
+    """Plant an attempt folder that is a link to somebody's folder, which has a file named like a
+    log."""
     attempts = next(iter(job.model_dir.glob("*_restartable/attempts")))
     link = attempts / "0000"
     if not link.is_symlink():
@@ -124,7 +127,7 @@ def _failure_record(job: Job) -> Path:
 
 
 def _outside(job: Job) -> Path:
-    """Somebody's folder on the same machine, that nothing of the job has to do with."""
+    """Return somebody's folder on the same machine, which the job has nothing to do with."""
     folder = job.folder / "somebody"
     if not folder.exists():
         folder.mkdir()
@@ -139,7 +142,7 @@ def _plant(job: Job, folder: Path) -> None:
 
 
 def changed(job: Job) -> Iterator[str]:
-    """What became of everything foreign: nothing, if all is as it was planted."""
+    """Yield what has happened to each foreign folder; nothing if all are as they were planted."""
     found = {_identity(path): path for path in _folders(job.folder)}
     for identity, before in job.foreign:
         if identity not in found:
@@ -149,7 +152,8 @@ def changed(job: Job) -> Iterator[str]:
 
 
 def fingerprint(folder: Path) -> dict[str, tuple[int, str]]:
-    """Name, kind with permissions, and content of everything below; links are not followed."""
+    """Return type and permissions, and the content, of everything in `folder` by name; links are
+    not followed."""
     told = {".": (folder.stat().st_mode, "")}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
@@ -178,27 +182,28 @@ def _folders(root: Path) -> Iterator[Path]:
 
 
 def kill_guard(job: Job) -> str:
-    """SIGKILL to the process that keeps watch over the job's processes."""
+    """Send SIGKILL to the guard."""
     _killed(_guards(job)[:1])
     return ""
 
 
 def kill_supervisor_and_guard(job: Job) -> str:
-    """At once, so that neither sees the other's end."""
+    """Kill both at once, so that neither sees the other's end."""
     supervisor = job.supervisor
     _killed([supervisor, *_guards(job)[:1]])
     return ""
 
 
 def kill_all_watchers(job: Job) -> str:
-    """The supervisor and every process of the guard."""
+    """Kill the supervisor and every process of the guard."""
     supervisor = job.supervisor
     _killed([supervisor, *_guards(job)])
     return ""
 
 
 def freeze_host(seconds: float) -> Strike:
-    """Every process of the job stands still, and goes on: so it is on a machine that is paused."""
+    """Return a strike that stops every process of the job for `seconds`, as on a machine that is
+    paused."""
 
     def strike(job: Job) -> str:
         supervisor = job.supervisor
@@ -215,13 +220,13 @@ def freeze_host(seconds: float) -> Strike:
 
 def _killed(processes: list[psutil.Process]) -> None:
     for process in processes:
-        process.send_signal(signal.SIGSTOP)  # none of them sees another one's end
+        process.send_signal(signal.SIGSTOP)  # so none of them sees another one's end
     for process in reversed(processes):  # a stopped child of a dead parent gets SIGCONT
         process.kill()
 
 
 def _guards(job: Job) -> list[psutil.Process]:
-    """The guard first, then what it started to watch over itself."""
+    """Return the guard first, then the watcher that it started."""
     found = [
         process
         for process in job.supervisor.children(recursive=True)

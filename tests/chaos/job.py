@@ -1,7 +1,7 @@
-"""The job in the storm, as a bystander sees it: what the supervisor and the trainer print.
+"""The job in the storm, as a bystander sees it: by what the supervisor and the trainer print.
 
-The bystander starts the command, reads its standard output and knows nothing else: neither imports
-the supervisor's state nor asks it anything.
+The bystander starts the command and reads its standard output. It knows nothing else: it neither
+imports the supervisor's state nor asks for it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from tests.running import MARK, marked
 
 _STEP = re.compile(r"step (\d+)  loss ")
 SECRET = "hunter2-hunter2-hunter2"
-"""The value of a variable that the job inherits, and part of what a trainer that dies says."""
+"""The value of a variable that the job inherits; a drill puts it into the message of a trainer that
+dies."""
 _WITNESS = Path(__file__).parent / "witness"
 
 
 class StormError(Exception):
-    """What the storm waited for did not happen."""
+    """Something that the storm waited for did not happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +41,17 @@ class Line:
     """A line of the command's standard output."""
 
     at: float
-    """When it was read, in seconds since the storm began."""
+    """Seconds from the beginning of the storm until the line was read."""
     run: int
-    """Which run of the command printed it, counted from 1."""
+    """The number of the run of the command that printed it, counted from 1."""
     attempt: int
     text: str
     source: str | None
-    """Who of the supervisor says it; None: the trainer."""
+    """The part of the supervisor that says it; None: the trainer says it."""
 
     @property
     def step(self) -> int | None:
-        """The optimizer step that the trainer has completed, if the line tells of one."""
+        """The optimizer step that the trainer has completed, if the line reports one."""
         match = _STEP.match(self.text) if self.source is None else None
         return int(match[1]) if match else None
 
@@ -59,7 +60,8 @@ class Job:
     """A job whose command is run, watched, and run again."""
 
     def __init__(self, folder: Path, config: dict[str, Any], environ: dict[str, str]) -> None:
-        """`folder` is for the config and the output; `environ` joins the inherited environment."""
+        """The config and the output go into `folder`; `environ` is added to the inherited
+        environment."""
         self.folder = folder
         self.model_dir = Path(config["trainer"]["init"]["model_dir"])
         self.checkpoints = self.model_dir / "checkpoints"
@@ -85,14 +87,13 @@ class Job:
         self.runs = 0
         self.attempt = 0
         self.pid: int | None = None
-        """The living trainer's."""
+        """The pid of the living trainer."""
         self.step: int | None = None
-        """The last one completed in this attempt."""
+        """The last step that this attempt has completed."""
         self.damaged: set[tuple[int, int]] = set()
-        """The identities of checkpoints that were damaged: nobody must resume from them."""
+        """The identities of checkpoints that were damaged: no attempt may resume from them."""
         self.foreign: list[tuple[tuple[int, int], dict[str, tuple[int, str]]]] = []
-        """What was planted and belongs to nobody's job: device, inode and fingerprint of each
-        folder."""
+        """The planted folders that belong to no job: device and inode, and fingerprint of each."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def now(self) -> float:
@@ -106,7 +107,7 @@ class Job:
     # --- the command ------------------------------------------------------------------------
 
     def run(self, drills: list[dict[str, Any]]) -> None:
-        """Run the command, with these `faults` in the config."""
+        """Run the command with these `faults` in the config."""
         self.runs += 1
         self.pid = self.step = None
         self._write_config(drills)
@@ -115,7 +116,7 @@ class Job:
         reader.start()
 
     def run_second(self) -> int:
-        """Run the same command beside the one that runs; its exit code."""
+        """Run the same command beside the one that runs; returns its exit code."""
         process = self._start(subprocess.DEVNULL, self.folder / "second.stderr")
         return process.wait(60)
 
@@ -136,7 +137,7 @@ class Job:
         self._process.send_signal(number)
 
     def exit_code(self, timeout: float = 60.0) -> int:
-        """Wait for the end of the command."""
+        """Wait until the command ends; returns its exit code."""
         assert self._process is not None
         try:
             return self._process.wait(timeout)
@@ -144,7 +145,7 @@ class Job:
             raise StormError(f"the command did not end within {timeout:g} s") from None
 
     def end(self) -> None:
-        """Leave nothing behind, whatever went wrong."""
+        """Kill the command if it still runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -156,7 +157,7 @@ class Job:
     # --- what it prints ---------------------------------------------------------------------
 
     def wait_for(self, what: str, holds: Callable[[], bool], timeout: float = 60.0) -> None:
-        """Wait until `holds`, which is asked at every new line."""
+        """Wait until `holds` returns True; it is called at every new line."""
         with self._news:
             if self._news.wait_for(lambda: holds() or not self.running, timeout) and holds():
                 return
@@ -166,11 +167,11 @@ class Job:
         raise StormError("\n      ".join([f"waited {timeout:g} s for {what}{ended}", *shown]))
 
     def wait_for_line(self, pattern: str, after: int, timeout: float = 60.0) -> None:
-        """Wait for a line of the supervisor that matches, from index `after` on."""
+        """Wait for a line of the supervisor that matches `pattern`, from index `after` on."""
         self.wait_for(repr(pattern), lambda: self.find(pattern, after) is not None, timeout)
 
     def find(self, pattern: str, after: int, before: int | None = None) -> Line | None:
-        """The first line of the supervisor that matches, from index `after` to `before`."""
+        """Return the first line of the supervisor that matches, from index `after` to `before`."""
         return next(
             (
                 line

@@ -1,4 +1,4 @@
-"""One storm from beginning to end: the undisturbed run, the same job struck, and the checks."""
+"""Runs one storm: the job without faults, the same job with faults, and then the checks."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _DEADLINES = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a storm showed."""
+    """The results of a storm."""
 
     outcomes: list[Outcome]
     checks: list[Check]
     attempts: int
     runs: int
     skipped: list[str] = field(default_factory=list)
-    """The kinds that this machine cannot do, and why."""
+    """The kinds of fault that this machine cannot do, each with the reason."""
 
     @property
     def good(self) -> bool:
@@ -55,8 +55,8 @@ def run_storm(
 ) -> Report:
     """Run the storm of `seed` with `count` faults (None: one of every kind) in `folder`.
 
-    `own_disk`: model_dir gets a small disk of its own. That is mounted and never unmounted, so this
-    process must be in a mount namespace of its own.
+    With `own_disk`, model_dir gets a small disk of its own. It is mounted and never unmounted, so
+    this process must be in a mount namespace of its own.
     """
     possible = [fault for fault in CATALOGUE if own_disk or not fault.needs_disk]
     skipped = [f"{f.name}: no file system can be mounted here" for f in CATALOGUE if f.needs_disk]

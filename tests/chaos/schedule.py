@@ -1,8 +1,9 @@
-"""Which faults strike, and when: from a seed alone, so that a bad run can be repeated.
+"""Chooses which faults strike, and when. A seed alone decides, so a bad run can be repeated.
 
-The job runs in chapters. A chapter is one run of the command, and ends with a fault that ends that.
-Drills of a stage strike in the first attempts of their chapter, faults at steps in the order of
-their steps, and the last chapter has what strikes in the stages at the end of the job.
+The job runs in chapters. A chapter is one run of the command; all but the last end with a fault
+that ends the command. Drills of a stage strike in the first attempts of their chapter, faults at
+steps in the order of their steps. The faults of the stages at the end of the job are in the last
+chapter.
 """
 
 from __future__ import annotations
@@ -15,44 +16,46 @@ from typing import Any
 from tests.chaos.faults import Effect, Fault
 
 _GAP = (14, 24)
-"""Steps from one fault to the next: a checkpoint at least, and time for the storm to notice."""
+"""The least and the most steps between two faults: enough for a checkpoint, and for the storm to
+see the consequences."""
 _PACE = 300
-"""Steps that pass in a second at most."""
+"""Most steps in a second."""
 _EXPENSIVE = ("hang", "stopped", "second supervisor")
-"""Faults that take seconds to be noticed: these strike once each."""
+"""Parts of the names of faults that take seconds to be noticed: each of these strikes only once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A fault with its place in the storm."""
+    """A fault and its place in the storm."""
 
     fault: Fault
     step: int | None
     """None: it strikes in its stage."""
 
     def drill(self) -> dict[str, Any]:
-        """What the config asks the trainer for."""
+        """Return the entry of `faults:` in the config for it."""
         assert self.fault.drill is not None
         return self.fault.drill if self.step is None else {**self.fault.drill, "step": self.step}
 
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """What happens in one run of the command."""
+    """The faults in one run of the command."""
 
     begins: int
-    """The highest step by then, as planned."""
+    """The highest step before it, as planned."""
     in_stages: tuple[Planned, ...]
     at_steps: tuple[Planned, ...]
-    """By step. All but the last chapter's end with a fault that ends the command."""
+    """In the order of their steps. In all chapters but the last, the last one ends the command."""
 
     @property
     def planned(self) -> list[Planned]:
-        """All of its faults."""
+        """All faults of the chapter."""
         return [*self.in_stages, *self.at_steps]
 
     def from_step(self, step: int) -> Chapter:
-        """The same where training got further, while something took its time, than was planned."""
+        """Return the chapter for a job that is at `step` already. If that is later than planned,
+        because something took long, all faults strike later by as much."""
         late = max(0, step - self.begins)
         at_steps = tuple(
             replace(p, step=p.step + late) for p in self.at_steps if p.step is not None
@@ -75,7 +78,8 @@ class Schedule:
 
 
 def make_schedule(seed: int, catalogue: Sequence[Fault], count: int) -> Schedule:
-    """A schedule of `count` faults: of every kind once, then again; or of as many groups as fit."""
+    """Return a schedule of `count` faults: each kind once and then some again. If `count` is too
+    small for all kinds, they come from as many groups as possible."""
     chance = random.Random(seed)
     faults = _choose(chance, catalogue, count)
     ends = [fault for fault in faults if fault.effect is Effect.RUN]
@@ -85,18 +89,18 @@ def make_schedule(seed: int, catalogue: Sequence[Fault], count: int) -> Schedule
     for fault in faults:
         if fault.effect is Effect.RUN or fault.at_the_end:
             continue
-        # The last chapter's drills in SAVING must not strike before the end of the job.
+        # Drills in SAVING are in the last chapter and must not strike before the end of the job.
         among = chapters[:-1] if ends else chapters
         chance.choice(among)[0 if fault.stage else 1].append(fault)
     for chapter, end in zip(chapters, ends, strict=False):
-        # What takes its time comes last, or the trainer would run past a drill meanwhile.
+        # Faults that take time come last: else the trainer would run past a drill meanwhile.
         chapter[1].sort(key=lambda fault: fault.seconds > 0)
         chapter[1].append(end)
     return _with_steps(seed, chance, chapters)
 
 
 def _choose(chance: random.Random, catalogue: Sequence[Fault], count: int) -> list[Fault]:
-    """In random order."""
+    """Return `count` faults in random order."""
     if count >= len(catalogue):
         cheap = [f for f in catalogue if not any(word in f.name for word in _EXPENSIVE)]
         more = [chance.choice(cheap) for _ in range(count - len(catalogue))]
@@ -104,7 +108,7 @@ def _choose(chance: random.Random, catalogue: Sequence[Fault], count: int) -> li
     groups: dict[str, list[Fault]] = {}
     for fault in chance.sample(catalogue, len(catalogue)):
         groups.setdefault(fault.group, []).append(fault)
-    # Always one that ends the command: what comes after it is half of what is to be shown.
+    # At least one ends the command: half of what the storm shows comes after that.
     of_runs = [name for name, kinds in groups.items() if kinds[0].effect is Effect.RUN]
     order = sorted(groups, key=lambda name: name != of_runs[0] if of_runs else False)
     chosen: list[Fault] = []

@@ -1,4 +1,4 @@
-"""Carries out a schedule against a real job, and finds in what was printed how each fault ended."""
+"""Carries out a schedule against a real job, and finds in its output how each fault ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VERDICT = re.compile(r"verdict (\w+) .rule '([\w-]+)'")
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """A fault that struck: when, and from which line on the consequences are to be found."""
+    """A fault that struck: when, and the index of the first line that can show its consequences."""
 
     planned: Planned
     at: float
@@ -29,24 +29,25 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row of the table: what became of a planned fault."""
+    """A row of the table: what happened after a planned fault."""
 
     fault: Fault
     at: float | None = None
-    """When it struck; None: it never did."""
+    """Seconds from the beginning of the storm to the fault; None: it never struck."""
     step: int | None = None
     noticed: str = ""
     noticed_after: float | None = None
     next_step_after: float | None = None
-    """From the fault to the next completed step (after the last one: to the end of the job)."""
+    """Seconds from the fault to the next completed step; after the last one, to the end of the
+    job."""
     then: str = ""
     problem: str = ""
 
 
 def ride(chapters: list[Chapter], job: Job, struck: list[Struck]) -> int:
-    """Run the job through the storm to its end; its exit code.
+    """Run the job through the storm to its end; returns its exit code.
 
-    What strikes is added to `struck`, and `chapters` become what was really carried out.
+    Adds the faults that strike to `struck`, and replaces `chapters` by what was really carried out.
 
     Raises:
         StormError: something that must happen did not.
@@ -63,7 +64,7 @@ def ride(chapters: list[Chapter], job: Job, struck: list[Struck]) -> int:
 
 
 def drills_of(chapter: Chapter) -> list[Planned]:
-    """The drills that a chapter adds to the config, in the order in which they are there."""
+    """Return the drills that a chapter adds to the config, in their order in the config."""
     return [p for p in chapter.planned if p.fault.drill is not None]
 
 
@@ -97,7 +98,7 @@ def _starts(line: Line) -> bool:
 
 
 def outcomes(chapters: list[Chapter], struck: list[Struck], job: Job) -> list[Outcome]:
-    """What became of each planned fault, in the order in which they struck."""
+    """Return what happened after each planned fault, in the order in which they struck."""
     everything = [*struck, *_fired(chapters, job)]
     told = [_outcome(one, job) for one in sorted(everything, key=lambda one: one.index)]
     planned = [p for chapter in chapters for p in chapter.planned]
@@ -138,7 +139,8 @@ def _outcome(one: Struck, job: Job) -> Outcome:
 
 
 def _next_step(one: Struck, lines: list[Line]) -> Line | None:
-    """The first completed step after the fault, of another attempt if it ended that one."""
+    """Return the line of the first step completed after the fault; if the fault ends an attempt, in
+    a later one. At the end of the job it is the line of its success."""
     over = one.planned.fault.effect is Effect.NOTHING
     for line in lines[one.index :]:
         if line.step is not None and (over or line.attempt > one.attempt):

@@ -1,4 +1,4 @@
-"""How faults strike from outside: the real thing each time, by the means that a machine has."""
+"""Faults that strike from outside. Each is the real thing, done by ordinary system calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Strike = Callable[[Job], str]
 
 
 def both(first: Strike, second: Strike) -> Strike:
-    """One after the other."""
+    """Return a strike that does `first` and then `second`."""
 
     def strike(job: Job) -> str:
         return "; ".join(filter(None, (first(job), second(job))))
@@ -38,7 +38,7 @@ def signal_to_trainer(name: str) -> Strike:
 
 
 def garbage_on_progress_pipe(job: Job) -> str:
-    """What a stray write of a library would put there."""
+    """Write garbage to the progress pipe, as a stray write of a library would."""
     environ = Path(f"/proc/{job.pid}/environ").read_bytes().split(b"\0")
     prefix = b"SUPERVISE_PROGRESS_FD="
     number = next(item for item in environ if item.startswith(prefix)).removeprefix(prefix)
@@ -61,7 +61,8 @@ def signals_to_supervisor(*names: str) -> Strike:
 
 
 def pause_supervisor(seconds: float) -> Strike:
-    """Stopped and continued: the stop is the fault, so here a sleep is what is meant."""
+    """Return a strike that stops the supervisor for `seconds`. The stop itself is the fault, so
+    this sleep is not a wait."""
 
     def strike(job: Job) -> str:
         job.signal(signal.SIGSTOP)
@@ -123,11 +124,11 @@ def stop_while_restoring(job: Job) -> str:
 # --- files -------------------------------------------------------------------------------------
 
 _LEFT = 64 << 10
-"""Bytes that are left on a full disk: enough for the journal, too little for a checkpoint."""
+"""Bytes left free on a full disk: enough for the journal, too little for a checkpoint."""
 
 
 def fill_disk(job: Job) -> str:
-    """Fill model_dir's disk until the trainer has failed of it."""
+    """Fill the disk of model_dir until the trainer has failed because of that."""
     seen = len(job.lines)
     ballast = job.model_dir / "ballast"
     with ballast.open("wb", buffering=0) as file:
@@ -144,7 +145,7 @@ def fill_disk(job: Job) -> str:
 
 
 def lose(pattern: str) -> Strike:
-    """Delete the files of model_dir that match."""
+    """Return a strike that deletes the files of model_dir that match `pattern`."""
 
     def strike(job: Job) -> str:
         for path in job.model_dir.glob(pattern):
@@ -167,7 +168,8 @@ def _kill_all(job: Job) -> None:
 
 
 def tear_journal(job: Job) -> str:
-    """What a crash in the middle of a write leaves."""
+    """Kill all, and append half a line to the journal, as a crash in the middle of a write leaves
+    it."""
     _kill_all(job)
     with (job.model_dir / "journal.jsonl").open("rb+") as journal:
         line = journal.read().splitlines()[-1]
@@ -176,7 +178,8 @@ def tear_journal(job: Job) -> str:
 
 
 def plant_uncommitted(job: Job) -> str:
-    """Under the name of a step above all others, without what makes it a checkpoint."""
+    """Kill all, and plant a step above all others that lacks the files which make it a
+    checkpoint."""
     _kill_all(job)
     newest, path = next(iter(committed_steps(job.checkpoints)))
     planted = job.checkpoints / str(newest + 1)
@@ -187,7 +190,8 @@ def plant_uncommitted(job: Job) -> str:
 
 
 def truncate_newest(job: Job) -> str:
-    """Half of the largest file of the newest checkpoint is lost, as on a disk that lied."""
+    """Kill all, and cut the largest file of the newest checkpoint in half, as a lying disk
+    would."""
     _kill_all(job)
     newest, path = next(iter(committed_steps(job.checkpoints)))
     largest = max((f for f in path.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)
@@ -197,6 +201,7 @@ def truncate_newest(job: Job) -> str:
 
 
 def identity(checkpoint: Path) -> tuple[int, int]:
-    """What tells this checkpoint from a later one of the same step."""
+    """Return inode and modification time: they tell this checkpoint from a later one of the same
+    step."""
     status = checkpoint.stat()
     return status.st_ino, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""The storm as a table for people and as JSON for tools."""
+"""Renders the storm as a table for people and as JSON for tools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS = (
 
 
 def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Lines of at most 120 columns; what is longer is folded."""
+    """Yield the lines of the table, of at most 120 columns; longer cells are folded."""
     yield from _row([name for name, _ in _COLUMNS])
     yield " ".join("-" * width for _, width in _COLUMNS)
     for number, one in enumerate(outcomes, start=1):
@@ -42,7 +42,7 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 def summary(
     outcomes: Sequence[Outcome], checks: Sequence[Check], skipped: Sequence[str]
 ) -> Iterator[str]:
-    """How many faults of how many kinds, how long they took, and what holds."""
+    """Yield how many faults of how many kinds struck, how long they took, and which claims hold."""
     kinds = {one.fault.name for one in outcomes if one.at is not None}
     struck = sum(one.at is not None for one in outcomes)
     yield f"{struck} faults of {len(kinds)} kinds struck; {len(skipped)} kinds SKIPPED."
@@ -61,7 +61,7 @@ def summary(
 def as_json(
     outcomes: Sequence[Outcome], checks: Sequence[Check], skipped: Sequence[str]
 ) -> dict[str, Any]:
-    """The same for tools. Durations are seconds."""
+    """Return the same for tools. Durations are in seconds."""
     return {
         "faults": [
             {
@@ -100,7 +100,8 @@ def _row(cells: Sequence[str]) -> Iterator[str]:
 
 
 def _fold(text: str, width: int) -> tuple[str, str]:
-    """What fits into `width`, broken at a space where there is one; and the rest."""
+    """Return the part of `text` that fits into `width`, cut at a space if there is one, and the
+    rest."""
     if len(text) <= width:
         return text, ""
     cut = text.rfind(" ", 1, width + 1)

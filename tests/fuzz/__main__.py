@@ -1,6 +1,7 @@
 """Fuzzes for a number of seconds, one sample after the other, each from a seed of its own.
 
-What is wrong is told with the seed that brings it back (`--seed K --only N`) and the input is kept.
+Each finding is printed with the options that repeat it (`--seed K --only N`), and its input is
+kept.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from tests.fuzz.target import Target
 from tests.fuzz.targets import targets
 
 HANGS = 60.0
-"""Seconds after which a reader is taken for hung, and the process ends with its stack."""
+"""Seconds after which a reader counts as hung; then the process ends with a traceback."""
 SLOW = 10.0
-"""Seconds of processor time that nothing may take."""
+"""Seconds of processor time that no read may exceed."""
 GROWTH = 256 << 20
-"""Bytes that this process may grow by, whatever it reads."""
+"""Bytes by which this process may grow, whatever it reads."""
 
 
 def fifo(path: Path) -> None:
@@ -50,7 +51,7 @@ def loop(path: Path) -> None:
 
 def listening(path: Path) -> None:
     here = Path.cwd()
-    os.chdir(path.parent)  # the name of a socket must be short
+    os.chdir(path.parent)  # the path of a socket must be short
     try:
         with socket.socket(socket.AF_UNIX) as unix:
             unix.bind(path.name)
@@ -78,7 +79,7 @@ CLASSICS: tuple[Callable[[Path], None], ...] = (
 
 
 def main() -> int:
-    """Returns the exit code: 0 where nothing was found."""
+    """Run the command line. Returns the exit code: 0 if nothing was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -114,14 +115,14 @@ class _Run:
         self._before = 0
 
     def warm_up(self, target: Target) -> None:
-        """The valid sample is read: it must be, and what is imported late is imported now."""
+        """Read the valid sample: it must be readable, and lazy imports happen now."""
         target.read(target.sample)
 
     def begin(self) -> None:
         self._before = _resident()
 
     def plant(self, target: Target) -> None:
-        """What is no file at all."""
+        """Put things that are no regular files in place of the file, and read them."""
         for classic in CLASSICS if target.file is not None else ():
             assert target.file is not None
             _remove(target.file)
@@ -130,7 +131,7 @@ class _Run:
             _remove(target.file)
 
     def sample(self, chosen: list[Target], number: int) -> None:
-        """One changed sample of one format."""
+        """Read one changed sample of one format."""
         rng = Random(f"{self._seed} {number}")
         target = rng.choice(chosen)
         data = mutated(target.sample, rng)

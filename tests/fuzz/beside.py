@@ -1,4 +1,5 @@
-"""What is read besides a job's own state: by the trainer, of the guard, of secrets."""
+"""Formats besides a job's own state: those that the trainer reads, the guard's record, and
+secrets."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from trainer.slots import DamagedRecordError, Slots
 
 
 def beside(place: Path, host: str, answer: Callable[[bytes], None]) -> Iterator[Target]:
-    """On files below `place`; `host` answers with what `answer` was given."""
+    """Yield these formats, with files below `place`. `host` answers with what was passed to
+    `answer`."""
     yield _record(place / "guarded")
     variables = place / "variables"
     yield in_file(

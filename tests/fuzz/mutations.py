@@ -1,4 +1,4 @@
-"""Changes a valid sample into something that nobody of us would write."""
+"""Changes a valid sample into something that none of our programs would write."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TOKENS = (
     b"/dev/zero", b"%s", b"\x1b[2J", b"&a [*a]", b"*a", b"!!python/object:x", b"<<: ",
     b"- " * 500, b"? ", b"|\n", b"{a: " * 60,
 )  # fmt: skip
-"""Pieces of the formats, and what parsers stumble over."""
+"""Pieces of the formats, and input that parsers often fail on."""
 
 
 def nest(depth: int) -> Any:
-    """A list in a list in a list."""
+    """Return lists nested `depth` deep."""
     value: Any = "x"
     for _ in range(depth):
         value = [value]
@@ -36,7 +36,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def mutated(sample: bytes, rng: Random) -> bytes:
-    """`sample` with one to four changes."""
+    """Return `sample` with one, two or four changes."""
     data = sample
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         data = rng.choice(_CHANGES)(data, rng)
@@ -79,7 +79,8 @@ def _classic(data: bytes, rng: Random) -> bytes:
 
 
 def _of_its_structure(data: bytes, rng: Random) -> bytes:
-    """One JSON value in it is another: a key is gone, a value is of another type or size."""
+    """Change one JSON value in `data`: its key is removed or renamed, or it gets another type or
+    size."""
     lines = data.split(b"\n")
     at = rng.randrange(len(lines))
     try:
@@ -95,7 +96,7 @@ def _of_its_structure(data: bytes, rng: Random) -> bytes:
 
 
 def _places(body: Any, depth: int = 0) -> list[tuple[Any, Any]]:
-    """Every value in `body`, as what holds it and its key there."""
+    """Return every value in `body`, as the object or list that holds it and its key there."""
     if depth > 20 or not isinstance(body, dict | list):
         return []
     found: list[tuple[Any, Any]] = []

@@ -1,4 +1,4 @@
-"""One format that is fuzzed."""
+"""One format to be fuzzed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Target:
-    """One format. `read` takes the bytes of one, and raises nothing but what is in `refused`."""
+    """One format. `read` reads bytes in that format, and raises only the exceptions in
+    `refused`."""
 
     name: str
     sample: bytes
     read: Callable[[bytes], object]
     refused: tuple[type[Exception], ...] = ()
     file: Path | None = None
-    """Where `look` finds it; other things than files are planted there."""
+    """The file that `look` reads; things that are no regular files are planted there."""
     look: Callable[[], object] = lambda: None
 
 
 def in_file(
     name: str, sample: bytes, file: Path, look: Callable[[], object], *refused: type[Exception]
 ) -> Target:
-    """A format that is read from the file `file`, by `look`."""
+    """Return a format that `look` reads from the file `file`."""
     file.parent.mkdir(parents=True, exist_ok=True)
 
     def read(data: bytes) -> object:

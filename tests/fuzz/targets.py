@@ -1,7 +1,7 @@
-"""Every format that is read and that somebody else may have written, with a sample and a reader.
+"""Every format that the supervisor reads and somebody else may have written: a sample and a reader.
 
-A reader is the whole way from the bytes to what a person is told: a value that is parsed and then
-cannot be shown, replayed or judged is as bad as one that cannot be parsed.
+A reader goes the whole way from the bytes to what a person is told. A value that can be parsed but
+not shown, replayed or judged is as bad as one that cannot be parsed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from tests.memory_objects import MemoryObjects
 
 @contextmanager
 def targets(folder: Path) -> Iterator[list[Target]]:
-    """All of them, on files below `folder`."""
+    """Yield all formats, with files below `folder`."""
     with _answering() as (host, answer):
         job = [*_in_files(folder), *_in_memory(folder), *_of_servers(folder, host, answer)]
         yield [*job, *beside(folder, host, answer)]
@@ -134,7 +134,7 @@ def _in_files(folder: Path) -> Iterator[Target]:
     yield in_file("output", _LOG, log, lambda: _judged(output=read_evidence(log)))
     config = folder / "trainer.yaml"
 
-    def prepared(data: bytes) -> object:  # a person's own, who may give it by a pipe
+    def prepared(data: bytes) -> object:  # a person's own file; it may be a pipe
         config.write_bytes(data)
         return prepare(config, [])
 
@@ -189,7 +189,7 @@ def _of_servers(folder: Path, host: str, answer: Callable[[bytes], None]) -> Ite
 
 
 def _announced(source: Source) -> None:
-    """What a person is told of an announcement."""
+    """Check the text that a person gets for an announcement."""
     announcement = source.look()
     if announcement is not None:
         _printed([shown(announcement.text, str)])
@@ -201,7 +201,7 @@ def _printed(texts: list[str]) -> None:
 
 
 def _resumed(job: Path) -> object:
-    """As a supervisor does that starts in `job`."""
+    """Read the journal as a supervisor does that starts in `job`."""
     storage = LocalStorage(job)
     history = FileJournal(storage).read()
     Summary(storage, [PLAN], POLICY, _ignore).replay(told_again(history.transitions, POLICY))
@@ -281,7 +281,8 @@ def _scalar(data: bytes) -> object:
 
 
 def _cache(folder: Path) -> Iterator[Target]:
-    """The compilation cache: its list of checksums, and an entry that a worker has written."""
+    """Yield the compilation cache's formats: its list of checksums, and an entry that a worker
+    wrote."""
     folder.mkdir()
     packed = zlib.compress(b"program" * 100)
     sums = folder / "SHA256SUMS"
@@ -300,7 +301,7 @@ def _cache(folder: Path) -> Iterator[Target]:
 
 
 def _fetched(folder: Path, data: bytes) -> object:
-    """A bucket whose objects have the content `data`, and names of all kinds."""
+    """Fetch a bucket whose objects have the content `data`, and names of all kinds."""
     rng = Random(data)
     folder.mkdir(exist_ok=True)
     objects = MemoryObjects()
@@ -324,7 +325,8 @@ def _name(rng: Random) -> str:
 
 @contextmanager
 def _answering() -> Iterator[tuple[str, Callable[[bytes], None]]]:
-    """A server on this host that answers whatever it is asked with what it was given."""
+    """Run a server on this host; yields its address, and a function that sets the bytes of its
+    answers."""
     answers = [b""]
     listener = socket.create_server(("127.0.0.1", 0))
 

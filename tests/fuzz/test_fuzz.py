@@ -1,4 +1,5 @@
-"""Some seconds of fuzzing with a fixed seed; CI runs a minute more, with another seed each time."""
+"""Some seconds of fuzzing with a fixed seed; CI fuzzes one more minute, with another seed each
+time."""
 
 from __future__ import annotations
 

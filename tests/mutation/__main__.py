@@ -1,7 +1,8 @@
-"""`python -m tests.mutation [MODULE ...]`: the score of the fast tests, and who survives them.
+"""`python -m tests.mutation [MODULE ...]`: the score of the fast tests, and the mutants that
+survive.
 
 The modules are those of `supervisor.core` and `supervisor.diagnosis`. `rules` stands for the table
-of rules, which is data: each of its mutants is judged in this process.
+of rules, which is data: this process judges each of its mutants itself.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.mutation.mutants import Mutant, mutants
 from tests.mutation.one import JUDGING, noticed
 
 Task = tuple[str, Mutant | None]
-"""A mutant of a module; None: the module as it is."""
+"""A mutant of a module; None: the unchanged module."""
 
 MODULES = (
     "machine",
@@ -52,16 +53,16 @@ MODULES = (
     "redaction",
     *JUDGING,
 )
-"""The logic of both that is mutated."""
+"""The modules with logic of both packages: these are mutated."""
 
 _TIMEOUT = 600
-"""Seconds, on a machine that does other things as well."""
+"""Seconds; the machine may be busy with other things."""
 
 _GOAL = 0.95
 
 
 def main() -> int:
-    """Run the command line; returns 1 where the score is below the goal."""
+    """Run the command line. Returns 1 if the score is below the goal."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("modules", nargs="*", default=(*MODULES, "rules"), metavar="MODULE")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
@@ -107,15 +108,15 @@ def main() -> int:
 
 
 def _chosen(found: list[Mutant], most: int | None) -> list[Mutant]:
-    """All of them, or `most` of them, always the same ones."""
+    """Return all mutants, or at most `most` of them, always the same ones."""
     if most is None or len(found) <= most:
         return found
     return random.Random(most).sample(found, most)
 
 
 def _rules() -> tuple[int, int]:
-    """How many mutants of the rules there are, and how many of them survive."""
-    from tests.mutation import rules  # only after the forks: it imports what they mutate
+    """Return the number of mutants of the rules, and the number of those that survive."""
+    from tests.mutation import rules  # imports what is mutated, so only after the forks
 
     found, survivors = list(rules.mutants()), 0
     for mutant in rules.survivors(found, rules.known()):
@@ -144,10 +145,11 @@ def _line(name: str, mutant: Mutant | None) -> str:
 
 
 def _noticed(todo: list[Task], *, quick: bool) -> Iterator[tuple[Task, bool]]:
-    """Each task and whether the tests noticed it, as they end; as many at once as there are cores.
+    """Try all tasks, as many at once as there are cores; yields each task, and True if the tests
+    noticed its mutant.
 
     Every mutant gets a fork of this process, which has imported pytest and hypothesis but nothing
-    of what is mutated.
+    that is mutated.
     """
     running: dict[int, Task] = {}
     while todo or running:
@@ -162,8 +164,8 @@ def _noticed(todo: list[Task], *, quick: bool) -> Iterator[tuple[Task, bool]]:
 
 
 def _try(task: Task, *, quick: bool) -> NoReturn:
-    """In the child: exit 0 if nobody notices the mutant."""
-    signal.alarm(_TIMEOUT)  # a mutant that runs for ever is noticed, too
+    """Try one task in the child; exits with 0 if no test notices the mutant."""
+    signal.alarm(_TIMEOUT)  # a mutant that runs for ever counts as noticed
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)

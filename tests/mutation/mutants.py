@@ -1,6 +1,6 @@
-"""The mutants of a module: small changes to what it decides, each one a different program.
+"""The mutants of a module: small changes to its logic, each of which gives another program.
 
-Only logic is changed. Texts for people, docstrings, annotations and decorators are left alone.
+Only logic is changed. Texts for people, docstrings, annotations and decorators stay as they are.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ENUMS = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change: `what` it is, in which line and function."""
+    """One change: `what` it is, and in which line and function."""
 
     number: int
     line: int
@@ -53,7 +53,7 @@ class Mutant:
 
 
 def mutants(source: str) -> list[Mutant]:
-    """All mutants of a module, numbered."""
+    """Return all mutants of a module, numbered."""
     return [
         Mutant(number, line, function, what)
         for number, (line, function, what, _) in enumerate(_changes(ast.parse(source)))
@@ -61,7 +61,7 @@ def mutants(source: str) -> list[Mutant]:
 
 
 def mutated(source: str, number: int) -> ast.Module:
-    """The module with one change made."""
+    """Return the module with the change `number` made."""
     tree = ast.parse(source)
     for found, (*_, change) in enumerate(_changes(tree)):
         if found == number:
@@ -85,7 +85,7 @@ def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
 
 
 def _logic(body: list[ast.stmt]) -> Iterator[ast.expr | ast.stmt]:
-    """Every node that computes; what is text only, or a type, is left out."""
+    """Yield every node that computes something; texts and types are left out."""
     pending: list[ast.AST] = list(body)
     while pending:
         node = pending.pop(0)
@@ -100,7 +100,7 @@ def _logic(body: list[ast.stmt]) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _is_text(node: ast.AST) -> bool:
-    """Whether it only chooses words."""
+    """Whether the node only chooses between texts."""
     if isinstance(node, ast.IfExp):
         return _is_text(node.body) and _is_text(node.orelse)
     return isinstance(node, ast.JoinedStr) or (
@@ -109,7 +109,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _of(node: ast.AST) -> Iterator[tuple[str, Change]]:
-    """The changes that one expression or statement allows."""
+    """Yield the changes that one expression or statement allows."""
     yield from _of_conditions(node)
     yield from _of_values(node)
     yield from _of_effects(node)
@@ -163,7 +163,7 @@ def _of_effects(node: ast.AST) -> Iterator[tuple[str, Change]]:
 
 
 def _deletions(node: ast.AST, function: str) -> Iterator[tuple[int, str, str, Change]]:
-    """An assignment that builds on what its name held before can be left out."""
+    """Yield the deletion of an assignment that uses the old value of the name that it assigns."""
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
         target = node.targets[0].id
         used = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}

@@ -1,4 +1,5 @@
-"""Runs the fast tests against one mutant. For a process of its own: the mutant stays in it."""
+"""Runs the fast tests against one mutant. It needs a process of its own: the mutant stays
+loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ import pytest
 from tests.mutation.mutants import mutated
 
 _FEW, _MANY = 25, 250
-"""Seeds of the simulation: before the unit tests (most mutants die of them), and after."""
+"""Seeds of the simulation: the first `_FEW` run before the unit tests, because they notice most
+mutants, and those up to `_MANY` after them."""
 _TESTS = ["tests/core", "tests/diagnosis", "tests/config/test_changes.py"]
 JUDGING = (
     "rootcause",
@@ -45,7 +47,8 @@ JUDGING = (
     "weighing",
     "verdicts",
 )
-"""What reads a log and judges it: its own tests tell more than runs of the simulation."""
+"""The modules that read a log and judge it: their own tests notice more than runs of the
+simulation."""
 _FIRST = (
     "rules_reached",
     "certain",
@@ -66,11 +69,11 @@ _SHAPES = [
     "tests/corpus/test_signatures.py::test_another_cause_has_another_signature",
 ]
 _QUICK = ["-m", "not slow", "-k", "not report and not table"]
-"""Without what starts a process: that runs the program as it is."""
+"""Leaves out tests that start a process, because that process runs the unchanged program."""
 
 
 class _Loader(importlib.abc.InspectLoader):
-    """Loads a module as it would be after the change."""
+    """Loads a module in its changed form."""
 
     def __init__(self, tree: ast.Module, path: str) -> None:
         self._code = compile(tree, path, "exec")
@@ -101,15 +104,15 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def survives(first: int, until: int) -> bool:
-    """Whether some seeds see nothing."""
-    from tests.simulation.__main__ import play  # only once the mutant is in its place
+    """Whether none of these seeds finds a violation."""
+    from tests.simulation.__main__ import play  # only once the mutant is installed
 
     return all(play(seed).violation is None for seed in range(first, until))
 
 
 def noticed(module: str, number: int | None, *, quick: bool = False) -> bool:
-    """Whether the tests notice a mutant of `module`, which nothing has imported yet; None: the
-    module as it is. `quick`: the tests that take seconds alone."""
+    """Whether the tests notice a mutant of `module`, which nothing may have imported yet. `number`
+    None: the unchanged module. `quick`: run only the tests that take seconds."""
     if number is not None:
         sys.meta_path.insert(0, _Finder(module, number))
     name = module.rpartition(".")[2]
@@ -119,7 +122,8 @@ def noticed(module: str, number: int | None, *, quick: bool = False) -> bool:
 
 
 def judging_tests(name: str, *, quick: bool = False) -> list[list[str]]:
-    """The tests about judging, in portions: the module's own, the quick ones, then the others."""
+    """Return the tests about judging, in portions: the module's own, the quick ones, then the
+    others."""
     own, first, then, last = (
         [path for each in names for path in _tests(each)]
         for names in ((name,), _FIRST, _THEN, _LAST)
@@ -130,7 +134,7 @@ def judging_tests(name: str, *, quick: bool = False) -> list[list[str]]:
 
 
 def _tests(name: str) -> list[str]:
-    """The file of tests of this name, if there is one."""
+    """Return the test file for this name, if there is one."""
     return [str(path) for path in sorted(Path("tests").glob(f"[cd]*/test_{name}.py"))]
 
 

@@ -1,11 +1,11 @@
 """The mutants of the rules, which are data: does any failure that we know tell them apart?
 
-A mutant is the table with one rule left out, with one element of what rules match left out (of all
-rules that share the list in which it stands, as in the source), one of the words that a pattern
-looks for left out, or one flag of a rule turned.
-The last element is never left out: an empty condition is none, and the rule would be another one.
-All of them match less than the rules do, or the same: so only the failures that such a rule decides
-about are judged again, by the rules that match anything in them.
+A mutant is the table of rules with one change: a rule left out, or one element of a list that rules
+match left out (in all rules that share this list in the source), or one of the alternatives of a
+pattern left out, or one flag of a rule turned. The last element of a list is never left out: an
+empty condition is no condition, and the rule would be another one. All mutants match less than the
+rules do, or the same. So only failures about which a changed rule decides are judged again, and
+only by the rules that match anything in them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.corpus.elements import elements
 from tests.diagnosis.test_rules_reached import EXAMPLES, NOT_ALONE, OF_CULPRITS, OF_VICTIMS
 
 _OF_ERRORS = ("patterns", "types", "frames", "codes")
-"""The lists of what an error is asked for; the others are of how it ended."""
+"""The lists of conditions about an error; the other lists are about the end of the rank."""
 _LISTS = (*_OF_ERRORS, "signals", "exit_codes", "stages")
 _FLAGS = ("victim", "culprit", "hardware", "per_rung", "alone", "supposed")
 _INLINE = re.compile(r"(?:\(\?[a-z]+\))?")
@@ -44,30 +44,30 @@ _EXIT = WorkerExit(0, code=1)
 Known = tuple[Evidence, Success]
 """A failure that is known, and what would have been success."""
 Told = tuple[object, ...]
-"""What is made of a failure, as far as a rule decides it."""
+"""What rules decide about a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleMutant:
-    """Rules as they would be after one change; None: left out."""
+    """A change to the rules."""
 
     what: str
     changed: Mapping[str, Rule | None]
-    """By name."""
+    """The changed rules by name; None: the rule is left out."""
 
     @property
     def name(self) -> str:
-        """The rules that are changed."""
+        """The names of the rules that are changed."""
         return ", ".join(self.changed)
 
     def of(self, rules: Iterable[Rule]) -> tuple[Rule, ...]:
-        """The table with that change."""
+        """Return the table `rules` with this change."""
         changed = (self.changed.get(rule.name, rule) for rule in rules)
         return tuple(rule for rule in changed if rule is not None)
 
 
 def mutants(rules: Sequence[Rule] = RULES) -> Iterator[RuleMutant]:
-    """All mutants of the table."""
+    """Yield all mutants of the table."""
     for rule in rules:
         yield RuleMutant("left out", {rule.name: None})
         yield from _turned(rule)
@@ -80,7 +80,7 @@ def mutants(rules: Sequence[Rule] = RULES) -> Iterator[RuleMutant]:
 
 
 def _shortened(group: list[Rule], name: str) -> Iterator[RuleMutant]:
-    """Without one element of the list that these rules share."""
+    """Yield mutants without one element of the list that these rules share."""
     found: tuple[object, ...] = getattr(group[0], name)
     for element in found if len(found) > 1 else ():
         rest = tuple(other for other in found if other is not element)
@@ -96,7 +96,7 @@ def _with_all(group: list[Rule], name: str, value: tuple[object, ...], what: str
 
 
 def _without_one(pattern: str) -> Iterator[tuple[str, str]]:
-    """Each alternative of a pattern, and the pattern without it."""
+    """Yield each alternative of a pattern, and the pattern without it."""
     flags = _INLINE.match(pattern)
     assert flags is not None
     parts = _alternatives(pattern[flags.end() :])
@@ -105,7 +105,7 @@ def _without_one(pattern: str) -> Iterator[tuple[str, str]]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """The alternatives of a pattern, outside of its brackets."""
+    """Return the alternatives of a pattern that are outside of brackets."""
     parts, depth, in_set = [""], 0, False
     for token in _TOKENS.findall(pattern):
         in_set = token == "[" or (in_set and token != "]")
@@ -118,7 +118,7 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _turned(rule: Rule) -> Iterator[RuleMutant]:
-    """With one of its flags turned, or without what is done about it."""
+    """Yield mutants with one flag turned, without the rule's charge, or without its remedy."""
     fatal = rule.verdict is Verdict.FATAL
     flags = [name for name in _FLAGS if getattr(rule, name)]
     flags += ["certain"] if fatal else ["transient"] if _compares_otherwise(rule) else []
@@ -140,13 +140,13 @@ def _with(rule: Rule, field: str, value: object) -> Rule:
 
 
 def _compares_otherwise(rule: Rule) -> bool:
-    """Whether the rule compares otherwise when `transient` is turned."""
+    """Whether the rule's `compared` changes when `transient` is turned."""
     return rule.compared is not replace(rule, transient=not rule.transient).compared
 
 
 def known() -> list[Known]:
-    """The failures of the development sets, each line of the texts, each rule's example, and those
-    of its elements."""
+    """Return the failures of the development sets, each line of the texts, and the examples of each
+    rule and of its elements."""
     cases = [case for path in DEVELOPMENT for case in read_cases(path)]
     incidents: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
@@ -165,7 +165,7 @@ def _rank(case: Case) -> RankEvidence:
 
 
 def _lines() -> Iterator[tuple[str, str | None]]:
-    """Each line of the texts, and the stage in which it is raised."""
+    """Yield each line of the texts, and the stage in which it is raised."""
     for name in _TEXTS:
         section = ""
         for line in CORPUS.with_name(name).read_text(encoding="utf-8").splitlines():
@@ -182,7 +182,7 @@ def _raised(line: str, stage: str | None) -> Evidence:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """A failure, the rules that match anything in it, and what they make of it."""
+    """A failure, the rules that match anything in it, and what they decide."""
 
     failure: Known
     rules: tuple[Rule, ...]
@@ -190,11 +190,11 @@ class _Decided:
     errors: tuple[tuple[Chain, Raised], ...]
 
     def is_told_otherwise(self, mutant: RuleMutant) -> bool:
-        """Whether the mutant makes something else of it."""
+        """Whether the mutant decides something else about it."""
         return self._is_touched(mutant) and _told(self.failure, mutant.of(self.rules)) != self.told
 
     def _is_touched(self, mutant: RuleMutant) -> bool:
-        """Whether the mutant can: a list that is shorter may find all that it found."""
+        """Whether the mutant can: a shorter list may still match all that the full list matched."""
         mine = [rule for rule in self.rules if rule.name in mutant.changed]
         pairs = [(rule, mutant.changed[rule.name]) for rule in mine]
         return any(
@@ -222,7 +222,7 @@ def _finds(rule: Rule, chain: Chain, raised: Raised) -> bool:
 def survivors(
     found: Iterable[RuleMutant], failures: Sequence[Known], rules: tuple[Rule, ...] = RULES
 ) -> Iterator[RuleMutant]:
-    """The mutants that decide each of the failures as the table does."""
+    """Yield the mutants that decide about each of the failures as the table does."""
     by_rule: dict[str, list[_Decided]] = defaultdict(list)
     for failure in failures:
         decided, names = _decided(failure, rules)
@@ -235,8 +235,8 @@ def survivors(
 
 
 def _decided(failure: Known, rules: tuple[Rule, ...]) -> tuple[_Decided, set[str]]:
-    """What the table makes of a failure, and the rules that decide about one of its errors, also
-    where those that are about an error alone are not."""
+    """Return what the table decides about a failure, and the rules that decide about one of its
+    errors. These include the rules that need an error to be alone, even where it is not."""
     judgements, _ = weighed(*failure, rules)
     not_alone = tuple(replace(rule, alone=False) for rule in rules)
     of_any, _ = weighed(*failure, not_alone)
@@ -255,7 +255,7 @@ def _decided(failure: Known, rules: tuple[Rule, ...]) -> tuple[_Decided, set[str
 def _told(known: Known, rules: tuple[Rule, ...]) -> Told:
     try:
         failure = judge(*known, rules)
-    except (StopIteration, RuntimeError):  # no rule is left that matches: the last ones always do
+    except (StopIteration, RuntimeError):  # the last rules always match; without them none may
         return ()
     assert failure is not None
     done = failure.charge, failure.remedy, failure.hardware, failure.per_rung, failure.rank

@@ -1,4 +1,4 @@
-"""Whether the mutants of the rules are changes, and whether a missing test is found."""
+"""Tests that the mutants of the rules are changes, and that a missing test is found."""
 
 from __future__ import annotations
 

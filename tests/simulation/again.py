@@ -1,5 +1,5 @@
-"""When a failure counts as the same again: implemented a second time for the ledger, by the
-design."""
+"""When a failure counts as the same again: a second implementation of the design, for the
+ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a restart must wait after a failure: implemented a second time, independently, by the
+"""How long a restart must wait after a failure: a second, independent implementation of the
 design."""
 
 from __future__ import annotations

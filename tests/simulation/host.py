@@ -28,7 +28,7 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.work import Work
 
 _STRIDE = (2.0, 8.0)
-"""The least and the most seconds from one step, which is reported, to the next."""
+"""The least and the most seconds from one step to the next. Each step is reported."""
 
 
 class Host(Chance):

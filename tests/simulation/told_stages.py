@@ -1,5 +1,5 @@
-"""What must hold for the stage times that are told of an attempt: all seconds, and no flood of
-lines."""
+"""Checks the stage times that are told of an attempt: no second is missing, and no flood is
+told."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StagesTold:
         self._changes = 0
         """How many changes of stage the supervisor has told."""
         self._began: float | None = None
-        """When the attempt began; None: no attempt runs, as far as is told."""
+        """When the attempt began; None: the supervisor has told of no attempt that runs."""
         self._seconds = 0.0
 
     def after(self, transition: Transition) -> None:

@@ -1,1 +1,1 @@
-"""Machines that vanish with all that is on them, and the job in a bucket that does not."""
+"""Machines that vanish with everything on them; the job is in a bucket, which stays."""

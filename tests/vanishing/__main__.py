@@ -1,9 +1,9 @@
 """`python -m tests.vanishing`: the quickstart in a bucket, on machines that vanish at random.
 
-Thirty times everything is killed and the command is started somewhere else, mostly on an empty
-disk, sometimes on one that was left behind a while ago. Each job must be one job all the way, with
-right counts, and end with the parameters of an undisturbed one, bit for bit. A job vanishes three
-times, so that the thirty are ten jobs; they take about a quarter of an hour.
+Thirty times everything is killed and the command is started somewhere else: mostly on an empty
+disk, sometimes on a disk that was left behind earlier. Each job must stay one job with correct
+counts, and end with the parameters of an undisturbed one, bit for bit. Each job loses its machine
+three times, so thirty times are ten jobs; they take about a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from trainer.train_state import TrainState
 _QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 _PER_JOB = 3
 _LONGEST = 25.0
-"""Seconds that a machine lives at most: a start takes up to ten of them, all steps thirty."""
+"""Most seconds that a machine lives: a start takes up to ten of them, all steps take thirty."""
 _OLD_DISK = 0.3
-"""How likely a disk comes back, if one was left."""
+"""Probability that an old disk is used again, if there is one."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Let machines vanish; 0 if everything holds that must."""
+    """Let machines vanish. Returns 0 if everything holds that must."""
     options = _parser().parse_args(argv)
     seed = options.seed if options.seed is not None else random.randrange(10_000)
     print(f"seed {seed}; again: python -m tests.vanishing --times {options.times} --seed {seed}")
@@ -69,7 +69,7 @@ def _cloud(store: Emulator, home: Path, number: int, start: Start) -> Cloud:
 
 
 def _play(cloud: Cloud, times: int, lots: random.Random, whole: TrainState) -> None:
-    """One job, whose machines vanish so often, and what must hold of it."""
+    """Run one job whose machines vanish `times` times, and check what must hold."""
     job = _quickstart(str(cloud.place))
     disks: list[Path] = []
     story = []

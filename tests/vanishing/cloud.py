@@ -1,5 +1,5 @@
-"""A bucket on this host, and machines that come and go: each has a working directory, a disk and
-processes of its own, and loses them in an instant."""
+"""A bucket on this host, and machines that come and go. Each machine has a working directory, a
+disk and processes of its own, and loses them in an instant."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ _MACHINE = "SUPERVISE_TEST_MACHINE"
 
 @dataclass(frozen=True)
 class Machine:
-    """What runs the command now; `disk` is where it keeps its state folders."""
+    """The machine that runs the command now; its state folders are on `disk`."""
 
     disk: Path
     name: str
     running: Running
 
     def vanish(self) -> None:
-        """Power off: nothing gets to say a last word. The disk is gone as well."""
+        """Power the machine off without warning. Its disk is gone as well."""
         self.lose_power()
         shutil.rmtree(self.disk)
 
     def lose_power(self) -> None:
-        """The same, but its disk may come back."""
+        """Power the machine off without warning. Its disk may come back."""
         power_off(f"{_MACHINE}={self.name}")
         self.running.process.wait()
 
 
 @dataclass
 class Cloud:
-    """A job in a bucket, and who runs it. The environment leads all clients to the emulator."""
+    """A job in a bucket, and the machines that run it. The environment leads all clients to the
+    emulator."""
 
     place: Uri
     home: Path
@@ -53,7 +54,7 @@ class Cloud:
         disk: Path | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Machine:
-        """Run the command where it never ran before, on an empty `disk` if none is given."""
+        """Run the command in a new working directory; on a new, empty disk if `disk` is None."""
         name = uuid.uuid4().hex
         there = self.home / name
         there.mkdir(parents=True)
@@ -64,21 +65,21 @@ class Cloud:
         return Machine(disk, name, running)
 
     def journal(self) -> list[dict[str, Any]]:
-        """The events of the job, as the bucket has them."""
+        """Return the events in the bucket's journal."""
         lines = (self._read("journal.jsonl") or b"").splitlines()
         bodies = (json.loads(line) for line in lines)
         return [body["event"] for body in bodies if "event" in body]
 
     def attempts(self) -> list[int]:
-        """The numbers of the attempts that ran, in order."""
+        """Return the numbers of the attempts that ran, in order."""
         return [e["attempt"] for e in self.journal() if e["kind"] == "WorkersStarted"]
 
     def log(self) -> str:
-        """The run.log, as the bucket has it."""
+        """Return the bucket's run.log."""
         return (self._read(f"{self._phase()}/run.log") or b"").decode()
 
     def summary(self) -> dict[str, Any]:
-        """The summary, as the bucket has it."""
+        """Return the bucket's summary."""
         return dict(json.loads(bucket(self.place).read(f"{self._phase()}/summary.json").data))
 
     def _phase(self) -> str:

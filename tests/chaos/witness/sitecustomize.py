@@ -1,12 +1,12 @@
-"""A witness inside each trainer process, imported by Python itself before the trainer runs.
+"""A witness inside each trainer process. Python itself imports it before the trainer runs.
 
-It holds a kernel lock for as long as the process lives, so that two trainers at once are seen by
-somebody other than the supervisor; and it notes which steps were committed when the process began.
-A standby is no trainer yet, and Python is past this place when it becomes one: of such attempts
-there is no statement.
+It holds a kernel lock for as long as the process lives. So two trainers that run at once are
+detected without the supervisor's help. It also records which steps were committed when the process
+began. A standby is not a trainer yet, and this module has run already when it becomes one, so such
+attempts have no statement.
 
-It also starts a process that no supervisor can recognise by its looks: in a session of its own,
-with an empty environment. None of these may outlive its attempt.
+It also starts a process in a session of its own with an empty environment, so that no supervisor
+can recognise it by these. None of these processes may outlive its attempt.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _testify(folder: Path) -> None:
     record = os.open(folder / "statements.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666)
     os.write(record, json.dumps(statement).encode() + b"\n")
     os.close(record)
-    # `lock` stays open: the kernel gives it back when this process is gone, however it ends.
+    # `lock` stays open: the kernel releases it when this process is gone, however it ends.
 
 
 def _hide_a_process(folder: Path) -> None:
