@@ -1,1 +1,2 @@
-"""Mutation tests: do the fast tests notice when the decision core is changed? See README.md."""
+"""Mutation tests: do the fast tests notice changes to the decision core, the diagnosis and its
+rules? See README.md."""
