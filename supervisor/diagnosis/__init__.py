@@ -1,4 +1,4 @@
-"""What happened: from what a program printed, recorded and ended with to a judged failure.
+"""Judges what happened: takes a program's output, failure record and exit, returns a `Failure`.
 
-Pure, like the decision core, which it knows nothing of.
+Pure, like the decision core; nothing here imports the core.
 """

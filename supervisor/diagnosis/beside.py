@@ -1,9 +1,8 @@
-"""What stands beside an exception without words: the line of code that raised it, and what was
-printed just before its traceback.
+"""Finds hints about an exception without a message: its line of code, and the output before it.
 
 `AssertionError` alone says nothing. `assert jnp.isfinite(loss)` does, and so does a warning of NCCL
-in the line before. Both are no more than hints: they may tell why another try can succeed, and
-never that it cannot.
+in the line before. Both are only hints: they may show that another try can succeed, never that it
+cannot.
 """
 
 from __future__ import annotations
@@ -21,23 +20,26 @@ _WORDLESS = re.compile(r"[\w.<>]+(?:: ?(?:None|[\W_]*))?")
 
 
 def is_wordless(line: str) -> bool:
-    """Whether the line of an exception holds no more than its type."""
+    """True if an exception's line holds only its type. `None` and punctuation are no message."""
     return _WORDLESS.fullmatch(line.rstrip()) is not None
 
 
 def points_above(text: str) -> bool:
-    """Whether an error refers to what was printed before it, as XLA's of cuDNN does."""
+    """True if an error refers to lines that were printed before it, as XLA's cuDNN error does."""
     return _ABOVE.search(text) is not None
 
 
 def beside(lines: Sequence[str], began: int | None, ended: int) -> str:
-    """The hints beside the exception in line `ended`, whose traceback began in line `began`."""
+    """Returns the hints about the exception in line `ended`, whose traceback began in `began`.
+
+    `began` is None if no line begins a traceback: then the only hint is the line of code.
+    """
     hints = [code(lines, ended), *(_before(lines, began) if began is not None else ())]
     return "\n".join(hint[:_MAX_LENGTH] for hint in hints)
 
 
 def code(lines: Sequence[str], ended: int) -> str:
-    """The innermost line of code that the traceback shows; empty where it shows none."""
+    """Returns the innermost line of code that the traceback shows; empty if it shows none."""
     for number in range(ended - 1, max(0, ended - 4), -1):
         if not _marks(lines[number]):
             return "" if frame_in(lines[number]) is not None else lines[number].strip()
@@ -45,13 +47,14 @@ def code(lines: Sequence[str], ended: int) -> str:
 
 
 def _marks(line: str) -> bool:
-    """Whether the line only marks a part of the line of code above it."""
+    """True if the line only marks a part of the code line above it, with `^` and `~`."""
     marks = "".join(line.split())
     return bool(marks) and not marks.strip("^~")
 
 
 def _before(lines: Sequence[str], began: int) -> list[str]:
-    """What was printed just before the traceback, up to what tells of no trouble."""
+    """Returns up to 5 lines before the traceback. The search stops at a frame, and at a log line
+    whose level reports no error."""
     found: list[str] = []
     for number in range(began - 1, max(-1, began - 1 - _MAX_LINES), -1):
         if INFO.match(lines[number]) or frame_in(lines[number]) is not None:

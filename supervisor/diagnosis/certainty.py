@@ -1,8 +1,7 @@
-"""Whether a FATAL is certain: what is wrong by construction ends the job at once, a guess gets one
-more attempt.
+"""Decides whether a FATAL is certain and ends the job at once, or a guess with one more attempt.
 
-A rule tells of which errors that can be said at all. What speaks against it in the case at hand is
-a doubt: another error of the chain, another rank, or another meaning of the words.
+`Rule.certain` says that the rule's errors are wrong by construction. A doubt about the case at hand
+makes a guess of it: another error of the chain, another rank, or another meaning of the words.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ _WORLD = re.compile(
     r"time[ds]?[_ ]?out|wait(?:ed|ing)?|deadline|elapsed|seconds|minutes)(?![a-z])|"
     r"\branks? \d+ (?!but|and|or|instead|vs|for)[a-z]|\btime\.|\b(?:408|425|429|500|502|503|504)\b"
 )
-"""Words of what is not the program's own, and may be otherwise next time."""
+"""Words for things outside the program, which may be different at the next attempt."""
 _ANSWERED = frozenset({"TypeError", "AttributeError"})
-"""What is raised where a value is of another kind than it should be."""
+"""Types that Python raises if a value has an unexpected type."""
 _ANSWER = re.compile(
     r"\b(?:resp(?:onse)?|reply|answer|payload)s?\b|\.json\(|\bjson\.loads?\(|\burlopen\(|"
     r"\b(?:requests|httpx|session|http|client|api|conn(?:ection)?|cursor|redis|blob|bucket|stub)"
     r"\.(?:\w+\.)?(?:get|post|request|fetch\w*|execute|query|list\w*|read|recv|download\w*)\("
 )
-"""A line of code that reads what somebody else answered: an error page is no record."""
+"""A line of code that reads an answer from outside, which may be an error page and not data."""
 _LOST_MOUNT = re.compile(
     r"(?i)transport endpoint is not connected|stale (?:nfs )?file handle|"
     r"\[Errno (?:5|107|116|121)\]|(?:remote i/o|input/output) error"
 )
 _NEAR = 4000
-"""Characters at the end of an output that may tell why a file was not there."""
+"""Characters at the end of an output that are searched for a mount or disk that was lost."""
 
 
 def doubts(judgement: Judgement) -> str:
-    """Why a FATAL is only a guess; empty: it is certain."""
+    """Returns why a FATAL is only a guess; empty: it is certain."""
     rule, chain, member = judgement.rule, judgement.chain, judgement.member
     if rule.own:
         return "" if rule.certain else _YOURS
@@ -63,7 +62,8 @@ def doubts(judgement: Judgement) -> str:
 
 
 def _of_its_place(rule: Rule, chain: Chain, member: Raised) -> str:
-    """What an error's own place in the program has against it."""
+    """Returns the doubt that follows from the error itself: its place in the chain, who raised it,
+    and its line of code; empty: there is none."""
     if chain.cut:
         return "it came of an error that the log does not show any more"
     if chain.members[-1] is not member:
@@ -78,7 +78,7 @@ def _of_its_place(rule: Rule, chain: Chain, member: Raised) -> str:
 
 
 def _of_others(judgement: Judgement, chain: Chain, member: Raised) -> str:
-    """What else is known that may have brought it about."""
+    """Returns the doubt that follows from other ranks, errors and rules; empty: there is none."""
     if TOLD_TO_STOP in judgement.judge.facts:
         return "somebody had told it to stop: it may be its handler's"
     if PEER_FELL in judgement.judge.facts:
@@ -99,7 +99,7 @@ def _passes(rule: Rule) -> bool:
 
 
 def grounds(judgement: Judgement) -> str:
-    """Why a FATAL is certain, or a guess; empty where it is not FATAL."""
+    """Returns why a FATAL is certain, or a guess; empty if the verdict is not FATAL."""
     if judgement.rule.verdict is not Verdict.FATAL:
         return ""
     if doubt := doubts(judgement):
@@ -108,5 +108,5 @@ def grounds(judgement: Judgement) -> str:
 
 
 def is_certain(judgement: Judgement) -> bool:
-    """Whether it is FATAL beyond doubt."""
+    """True if the verdict is FATAL and nothing makes it doubtful."""
     return judgement.rule.verdict is Verdict.FATAL and not doubts(judgement)

@@ -1,4 +1,4 @@
-"""The errors that an output or a failure record shows: one error, and a chain of them."""
+"""Types for the errors in an output or a failure record: one error, and a chain of errors."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _WRAPPERS = frozenset(
         "SystemExit",
     }
 )
-"""Exceptions that only carry another one, where that is known."""
+"""Types of exceptions that only carry another one. They do not count if that one is known."""
 _OF_A_CREATION = "an error raised in its creation task"
-"""What Ray says of an actor that never began: the error of its program follows. Any other death of
-an actor is an error of its own."""
+"""Words that Ray prints if an actor failed to start: the error of its program follows. Any other
+death of an actor is an error of its own."""
 
 
 class Origin(IntEnum):
-    """How an error came to be printed; what is more certain to have ended the program is less."""
+    """How an error came to be printed. The smaller the value, the surer it ended the program."""
 
     MAIN = 0
     """An exception that nobody caught, or one in a failure record."""
     THREAD = 1
-    """One that ended a thread or a child process."""
+    """An exception that ended a thread or a child process, or that was followed by more work."""
     ABORT = 2
-    """A line of native code that ends the process as it is written."""
+    """A line that native code writes as it ends the process."""
     LOGGED = 3
-    """A traceback that somebody caught and printed."""
+    """A traceback that the program caught and printed, or that is quoted in another text."""
     OUTPUT = 4
-    """The last lines, taken as they are."""
+    """One of the last lines of the output, without a traceback."""
 
     @property
     def told(self) -> str:
-        """What a person should know of an error that came so."""
+        """Describes the origin for people."""
         return _TOLD[self]
 
 
@@ -59,50 +59,51 @@ _TOLD = {
 
 @dataclass(frozen=True)
 class Raised:
-    """One error: `type` as it was printed ("" for a line of text), `text` all that it says."""
+    """One error: `type` as printed ("": a line of text), its first `line`, and its whole `text`."""
 
     type: str
     line: str
     text: str
     bases: tuple[str, ...] = ()
-    """Its base classes, where they are known."""
+    """The names of its base classes, if they are known."""
     at: str = ""
-    """The innermost place in the user's own code that it passed through, else of all; `FILE:LINE in
-    FUNCTION`. Empty where no traceback says so."""
+    """The innermost place in the user's own code that it passed through, else the innermost of all,
+    as `FILE:LINE in FUNCTION`. Empty: no traceback shows one."""
     raised_in: str = ""
-    """The file that it comes from, see `speakers.raiser`. Empty where none is known."""
+    """The path of the file that it comes from, see `speakers.raiser`. Empty: not known."""
     beside: str = ""
-    """What stands beside an exception without words, see `beside`."""
+    """Hints about an exception without a message, see `beside`."""
     code: str = ""
-    """The line of code that raised it, where the traceback shows it."""
+    """The line of code that raised it. Empty: no traceback shows it."""
 
     @property
     def is_wrapper(self) -> bool:
-        """Whether it only carries another one."""
+        """True if it only carries another error."""
         kind = self.type.rpartition(".")[2]
         of_an_actor = kind in ("RayActorError", "ActorDiedError")
         return kind in _WRAPPERS or (of_an_actor and _OF_A_CREATION in self.text)
 
     @cached_property
     def stated(self) -> str:
-        """What it states of what happened: its text without advice and suppositions."""
+        """Its statements about what happened: its text without advice and suppositions."""
         return stated(self.text)
 
     @cached_property
     def speaker(self) -> Speaker:
-        """Who raised it."""
+        """Who raised it: the user's own code, an I/O library or another library."""
         return speaker(self.type, self.raised_in, self.bases)
 
     @cached_property
     def codes(self) -> frozenset[str]:
-        """The structured codes in what it says."""
+        """The structured codes in its text."""
         return codes_of(self.type, self.text)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names that a rule may call it by: those of its types, with ever less of the module.
+        """The names that a rule may use for it: those of its type and its base classes.
 
-        Empty for a line of text.
+        `a.b.C` is also named `b.C` and `C`; every exception is also named `BaseException`. Empty
+        for a line of text.
         """
         if not self.type:
             return frozenset()
@@ -115,29 +116,29 @@ class Raised:
 
 @dataclass(frozen=True)
 class Chain:
-    """Errors that came of one another, the innermost first, and the frames they passed through."""
+    """Errors of which each led to the next, first cause first, and the frames they went through."""
 
     members: tuple[Raised, ...]
     origin: Origin
     frames: tuple[tuple[str, str], ...] = ()
-    """File and function."""
+    """Path and function of each frame, the innermost last."""
     when: str = ""
-    """The time of the last log line before it (month, day, time of day), where there is one."""
+    """The time of the last log line before it (month, day, time of day). Empty: there is none."""
     end: int = 0
-    """Which line of its process follows its last error."""
+    """The index of the line after the first line of its last error, in the text that was read."""
     cut: bool = False
-    """Whether it came of an error that is not in the text: the log begins after it."""
+    """Whether an error led to it that is not in the text, because the log begins after that."""
     followed: int = 0
-    """How many lines of its process follow that say anything."""
+    """How many lines of its process follow that say anything, see `native_text.speaks`."""
 
     @cached_property
     def path(self) -> str:
-        """The frames as text, a line each."""
+        """The frames as text, one `PATH:FUNCTION` a line."""
         return "\n".join(f"{path}:{name}" for path, name in self.frames)
 
     @cached_property
     def stage(self) -> str | None:
-        """What the program was doing, as far as the frames of a checkpoint library tell."""
+        """RESTORING or SAVING if frames of a checkpoint library show it; None: not known."""
         names = [name for path, name in self.frames if "orbax" in path or "tensorstore" in path]
         if any("restore" in name or "deserialize" in name for name in names):
             return "RESTORING"

@@ -1,9 +1,8 @@
-"""What a repetition of a failure proves: by what name it is known when it comes again, and whether
-that is compared.
+"""Gives a failure its signature, and decides whether the same signature again ends the job.
 
-Every failure with a text has a signature. Compared are those of guesses, and of failures that do
-not pass by themselves as far as anybody knows. A transient one may come again and still pass, and a
-certain one ends the job at once: theirs are for people.
+Every failure with an error text has a signature. The signatures of guesses are compared, and those
+of failures that are not known to be transient. A transient failure may repeat and still pass later,
+and a certain one ends the job at once: their signatures are only for people.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ _COMPLAINT = re.compile(
     r"missing|unknown|unsupported|exception|panic|no such"
 )
 _LAST = 3
-"""So many last lines tell one failure from another."""
+"""The number of last lines that identify a failure for which no error text is known."""
 _SPELLED = str.maketrans({str(digit): f" {name} " for digit, name in enumerate(_DIGIT_NAMES)})
 
 
 def is_compared(judgement: Judgement) -> bool:
-    """Whether its signature proves something when it comes again."""
+    """True if the same signature again shows that the failure repeats."""
     match judgement.rule.compared:
         case Compared.NEVER:
             return knows_words_alone(judgement.rule) and _is_about_a_value(judgement)
@@ -60,17 +59,19 @@ def _is_about_a_value(judgement: Judgement) -> bool:
 
 
 def _is_of_another(raised: Raised) -> bool:
-    """Whether an error says who else is gone: by task, rank or address, or as the service that a
-    library talks to. Where it does not, it may be the program's own doing."""
+    """True if an error blames somebody else: it names a task, rank or address, or it comes from a
+    library that talks to a service. Any other error may be the program's own fault."""
     said = f"{raised.text}\n{raised.beside}"
     return raised.speaker is Speaker.IO or _PEER.search(said) is not None
 
 
 def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
-    """The name by which the failure is known when it comes again; None: nothing was said, nor is
-    it known where native code crashed.
+    """Returns the signature, which is equal if the same failure comes again; None: it has none.
 
-    That of a FATAL does not tell the step: a new checkpoint need not have changed what is wrong.
+    If no error text is known and the verdict is not FATAL, the signature is made of the last lines
+    of the output and the user's own functions on the stack of a crash. It is None if there are
+    neither, or if the rule is transient. The signature of a FATAL leaves out the step: a new
+    checkpoint need not have changed what is wrong.
     """
     rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
     record = rank.record
@@ -91,9 +92,12 @@ def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
 
 
 def _complaint(said: Chain) -> str:
-    """The last lines that speak of a failure; else the last ones, with each digit as a word: those
-    of a healthy job differ from step to step. Several, because the very last one may only say
-    goodbye."""
+    """Returns the last lines that speak of a failure, else the last lines with digits as words.
+
+    A signature has a placeholder for each number. As words the digits stay in it, so that the last
+    lines of a healthy job give another signature at each step. Several lines are taken, because the
+    very last one may say nothing.
+    """
     lines = [each.text for each in said.members]
     complaints = [line for line in lines if _COMPLAINT.search(line)]
     if complaints:
@@ -102,6 +106,6 @@ def _complaint(said: Chain) -> str:
 
 
 def _of_the_end(rule: Rule, ended: WorkerExit) -> str:
-    """That of a failure of which nothing was said."""
+    """Returns the signature of a FATAL without an error text: its rule and how the rank ended."""
     how = ended.signal if ended.code is None else ended.code
     return rule.name if how is None else f"{rule.name}-{how}"

@@ -1,7 +1,7 @@
-"""What `faulthandler` writes when native code crashes, as a traceback that a person can read.
+"""Turns what `faulthandler` writes when native code crashes into a traceback for people.
 
-It writes the most recent call first, and other threads before the one that crashed; a traceback of
-Python ends with the most recent call and with the error. Here it is brought into that order.
+`faulthandler` writes the most recent call first, and other threads before the one that crashed. A
+traceback of Python ends with the most recent call and the error; this file makes that order.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ _CALL = re.compile(r'(  File ".*", line \d+) (in .*)')
 
 
 def python_stack(rank: RankEvidence) -> str:
-    """The traceback of a rank that crashed: from a file, or from its output where a person has
-    enabled `faulthandler`; empty where there is none."""
+    """Returns the traceback of a rank that crashed; empty: there is none.
+
+    It is read from `RankEvidence.stacks`, else from the output, which has it if the program's
+    author enabled `faulthandler`.
+    """
     if signal_of(rank.exit) not in WITH_STACKS:
         return ""
     return traceback_of_crash(rank.stacks or rank.output)
 
 
 def own_calls(rank: RankEvidence) -> tuple[tuple[str, str], ...]:
-    """The user's own functions on the stack of a rank that crashed, each as path and name.
+    """Returns the user's own functions on the stack of a rank that crashed, each as path and name.
 
-    Of an abort there are none: a rank that loses a peer aborts wherever it is.
+    Returns none for an abort: a rank that loses a peer aborts wherever it is.
     """
     if signal_of(rank.exit) not in CRASHES:
         return ()
@@ -38,9 +41,9 @@ def own_calls(rank: RankEvidence) -> tuple[tuple[str, str], ...]:
 
 
 def traceback_of_crash(stacks: str) -> str:
-    """The traceback of the thread that crashed; empty where the stacks are of no crash.
+    """Returns the traceback of the thread that crashed; empty if `stacks` shows no crash.
 
-    Of a thread without Python code (one of XLA's, say) there is the error alone.
+    For a thread without Python code (one of XLA's, for example) it holds only the error.
     """
     lines = stacks.splitlines()
     at = max((n for n, line in enumerate(lines) if _ERROR.fullmatch(line)), default=None)
@@ -52,12 +55,12 @@ def traceback_of_crash(stacks: str) -> str:
 
 
 def place_of_crash(traceback: str) -> str:
-    """The innermost place in the user's own code in such a traceback; empty where it has none."""
+    """Returns the innermost place in the user's own code, else of all; empty: there is none."""
     return place(frames_of(traceback))
 
 
 def frames_of(traceback: str) -> list[Frame]:
-    """The places that such a traceback names, the innermost last."""
+    """Returns the frames of the traceback of a crash, the innermost last."""
     return [frame for line in traceback.splitlines() if (frame := frame_in(line))]
 
 

@@ -1,14 +1,16 @@
-"""What is worth keeping of a log that may be far larger than memory: pure, fed in chunks.
+"""Keeps the parts of a log that may show the root cause. Pure: the log is fed in chunks.
 
-A root cause can be anywhere: a trainer that failed at noon may print teardown noise until evening.
-So each place that looks like an error is kept with what surrounds it, the first ones and the last
-ones where there are too many, and always the end. A place whose text differs from one seen before
-in nothing but digits is kept once: noise comes in thousands.
+The log may be far larger than memory, and a root cause can be anywhere in it: a trainer that failed
+at noon may print teardown noise until evening. So the digest keeps each place that looks like an
+error, with its surroundings; if there are too many, it keeps the first and the last places. It
+always keeps the end of the log. Of places that differ only in digits it keeps the first: noise
+repeats thousands of times.
 
-The search is for plain strings, because that is what goes through a gigabyte in seconds: a regular
-expression with as many alternatives is many times slower.
+It searches for plain strings, because that takes seconds for a gigabyte: a regular expression with
+as many alternatives is many times slower.
 
-A cut may go through a secret, which is known only as a whole. So the word at each cut is left out.
+A cut may go through a secret, and redaction recognises only a whole secret. So the digest leaves
+out the word at each cut.
 """
 
 from __future__ import annotations
@@ -36,38 +38,38 @@ _BEFORE = 2 * 1024
 _AFTER = 32 * 1024
 _MAX_PLACE = 128 * 1024
 _MAX_PLACES = 256 * 1024
-"""How much is kept of the first places, and as much of the last ones."""
+"""Bytes that are kept of the first places, and as many of the last places."""
 _TAIL = 64 * 1024
 _FINGERPRINT = 1024
 _MAX_FINGERPRINTS = 10_000
 _GAP = f"\n{GAP}\n".encode()
 _HEAD = 4096
-"""Bytes by which the encoding of a log is known."""
+"""Bytes at the beginning of a log that show its encoding."""
 _SURE = 16
-"""Fewer prove nothing."""
+"""Bytes: zeros in a shorter log prove no encoding."""
 _LOOKED_AT = 2 * 1024
-"""Bytes of each chunk in which the end of a prefix is looked for."""
+"""Bytes of each chunk that are searched for the prefix of a launcher."""
 _STATEMENT = re.compile(rb"[^\n]([^\n]{2})[IWE]\d{4} \d\d:\d\d:\d\d\.")
-"""A line of glog after the prefix of a launcher, the end of which is caught."""
+"""A line of glog after the prefix of a launcher; the group matches the end of the prefix."""
 
 
 class LogDigest:
-    """The places of a log that may tell why it ends. Memory is bounded whatever is fed."""
+    """The parts of a log that may show why it ends. Its memory is bounded for any log."""
 
     def __init__(self) -> None:
         self._head: bytes | None = b""
-        """The first bytes, until the encoding is known."""
+        """The first bytes; None: the encoding is known, so they were taken."""
         self._decoder: codecs.IncrementalDecoder | None = None
-        """Of a log in UTF-16."""
+        """Decodes a log in UTF-16; None: the log has another encoding."""
         self._anchors: tuple[bytes, ...] = _ANCHORS
         self._offset = 0
-        """Of the first byte that is not in `_recent` any more."""
+        """The offset of `_recent` in the log."""
         self._recent = b""
-        """The last part fed, from which places are cut and which is the tail in the end."""
+        """The last part of the log: places are cut out of it, and in the end it holds the tail."""
         self._searched = 0
-        """Up to which offset anchors were looked for."""
+        """The offset up to which anchors were searched."""
         self._open: list[int] | None = None
-        """Start and end of the place that is not complete yet."""
+        """Start and end offset of the place that is not complete yet; None: there is none."""
         self._first: list[tuple[int, bytes]] = []
         self._first_size = 0
         self._last: deque[tuple[int, bytes]] = deque()
@@ -86,7 +88,7 @@ class LogDigest:
         self._take(chunk)
 
     def _begun(self) -> bytes:
-        """The first bytes, once their encoding is known."""
+        """Detects the encoding, and returns the first bytes."""
         head, self._head = self._head or b"", None
         coding = _coding(head)
         if coding is not None:
@@ -107,7 +109,7 @@ class LogDigest:
             self._offset = keep
 
     def text(self) -> str:
-        """What was kept, in the order of the log; gaps are marked."""
+        """Returns the parts that were kept, in the order of the log; `GAP` marks each gap."""
         if self._head is not None:
             head = self._begun()
             self._take(head if self._decoder is None else self._decoder.decode(head).encode())
@@ -128,7 +130,7 @@ class LogDigest:
         return b"".join(pieces).decode("utf-8", "replace")
 
     def _search(self, until: int) -> None:
-        """Find the anchors that begin before `until`, and close what is complete."""
+        """Find the anchors that begin before `until`; close the open place if it is complete."""
         base = self._offset
         begin, end = max(self._searched, base), max(until, self._searched)
         hits = []
@@ -182,14 +184,14 @@ class LogDigest:
 
 
 def _without_first_word(data: bytes) -> bytes:
-    """`data` without the rest of a word, or the one blank or line end, that it begins with."""
+    """Returns `data` without the part of a word, or the one blank or line end, at its beginning."""
     if not data or data[:1].isspace():
         return data[1:]
     return data[len(data.split(maxsplit=1)[0]) :]
 
 
 def _without_last_word(pieces: list[bytes]) -> list[bytes]:
-    """The pieces of a text without the beginning of a word that it ends with."""
+    """Returns the pieces of a text without the part of a word at the end of the text."""
     if not pieces or pieces[-1][-1:].isspace():
         return pieces
     *before, data = pieces
@@ -199,7 +201,8 @@ def _without_last_word(pieces: list[bytes]) -> list[bytes]:
 
 
 def _coding(head: bytes) -> str | None:
-    """UTF-16, by its mark or by the zeros in what would be plain text; None: any other encoding."""
+    """Returns the codec of a log in UTF-16, which its mark or its zero bytes show; None: any other
+    encoding."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     for name, text, zeros in (("utf-16-le", 0, 1), ("utf-16-be", 1, 0)):

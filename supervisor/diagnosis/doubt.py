@@ -1,7 +1,7 @@
-"""What speaks against a success: the exit code says that all is well, the output says otherwise.
+"""Finds what contradicts a success: the exit code is right, but the output ends in a traceback.
 
-In a shell, `python train.py | tee log` ends as `tee` does. The success stands, because a program
-may print a traceback that it has dealt with; but a person should know.
+In a shell, `python train.py | tee log` ends as `tee` does. The attempt remains a success, because a
+program may print a traceback of an error that it handled; but a person should know about it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from supervisor.diagnosis.rootcause import chains_of_text
 from supervisor.protocol.messages import printable
 
 _TAIL = 100
-"""Lines in which the last traceback must be."""
+"""The number of last lines in which the traceback must be."""
 _AFTER = 12
-"""Lines that may follow it: its message may have several, and loggers say goodbye."""
+"""Lines that may follow the exception: more lines of its message, and last lines of loggers."""
 _MAX_SHOWN = 300
 
 
 def doubt(evidence: Evidence, redact: Callable[[str], str] = str) -> str | None:
-    """The exception of the uncaught traceback that some rank's output ends in; None: there is
-    none. `redact` takes the secrets out of it: see `judge`."""
+    """Returns the exception of the uncaught traceback at the end of a rank's output; None: no rank
+    has one. `redact` removes its secrets: see `judge`."""
     found = (_uncaught_exception(rank.output) for rank in evidence.ranks)
     line = next((line for line in found if line is not None), None)
     return printable(redact(line)[:_MAX_SHOWN]) if line is not None else None

@@ -1,4 +1,4 @@
-"""Whether the examples of the config's rules are judged as they should be, and if not, why not."""
+"""Checks that the examples of the config's rules are judged as they should be; says why not."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from supervisor.diagnosis.weighing import weighed
 def failed(
     examples: Sequence[Sequence[Example]], rules: tuple[Rule, ...], success: Success
 ) -> Iterator[tuple[int, int, str]]:
-    """The examples of the first of `rules` that fail: number of the rule, of the example, and why.
+    """Yields each example that fails: the index of its rule, its own index, and why it fails.
 
-    A pattern that takes too long is asked once: the next examples are judged without its rule.
+    `examples[n]` belong to `rules[n]`. A pattern that takes too long is searched once: the other
+    examples of its rule are skipped, and those of other rules are judged without it.
     """
     own, slow = rules, set[str]()
     for number, of_rule in enumerate(examples):
@@ -41,7 +42,7 @@ def failed(
 def _why_failed(
     example: Example, rule: Rule, rules: tuple[Rule, ...], success: Success
 ) -> str | None:
-    """Why the example is not judged as it should be; None: it is."""
+    """Returns why the example is not judged as it should be; None: it is."""
     evidence = _evidence(example)
     failure = judge(evidence, success, rules)
     decides = failure is not None and weighed(evidence, success, rules)[0][0].rule is rule
@@ -57,7 +58,7 @@ def _why_failed(
 
 
 def _evidence(example: Example) -> Evidence:
-    """What a worker that ended as in the example leaves behind."""
+    """Returns the evidence of a worker that ended as the example says."""
     digest = LogDigest()
     digest.feed((example.text or "").encode())
     code = example.exit_code if example.exit_code is not None or example.signal else 1
@@ -72,7 +73,7 @@ def _judged(failure: Failure | None) -> str:
 
 
 def _why_not(rule: Rule, evidence: Evidence, success: Success, rules: tuple[Rule, ...]) -> str:
-    """Why `rule`, which comes before all of ours, does not decide."""
+    """Returns why `rule` does not decide, although it comes before all built-in rules."""
     found = explain(evidence, success, rules)
     if found is None:
         return "a success has no rule"
@@ -93,7 +94,8 @@ def _why_not(rule: Rule, evidence: Evidence, success: Success, rules: tuple[Rule
 
 
 def _conditions(rule: Rule) -> Iterator[tuple[str, Rule]]:
-    """Each condition that a config can give: its key, and the rule with it alone."""
+    """Yields each condition of the rule that a config can give: its key, and the rule with this
+    condition alone."""
     bare = replace(rule, types=(), patterns=(), signals=(), exit_codes=(), stages=())
     fields = {
         "type": replace(bare, types=rule.types) if rule.types else None,

@@ -1,7 +1,6 @@
-"""Why a failure was judged as it was: every error with every rule that matches it, and what would
-change the verdict.
+"""Explains a judgement: every error with every rule that matches it, and what would change it.
 
-It asks the functions that judge (`weighing`, `verdicts`), so that it cannot say anything else.
+It calls the functions that judge (`weighing`, `verdicts`), so it cannot differ from the judgement.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from supervisor.diagnosis.verdicts import failure_of, judge, one_line, place_of,
 from supervisor.diagnosis.weighing import Judgement, as_read, weighed
 
 MOST = 100
-"""Errors that are explained: the rest of thousands are of no interest."""
+"""The largest number of errors that are explained: a log may hold thousands."""
 _MAX_WORDS = 120
 _MAX_PATTERN = 80
 _SPEAKERS = {
@@ -42,9 +41,9 @@ class Match:
 
     rule: Rule
     line: str
-    """The line that it is about."""
+    """The first line of the error, or how the rank ended."""
     on: tuple[str, ...]
-    """What of it the rule is about; empty: the rule asks for nothing."""
+    """The parts of the error that meet the rule's conditions; empty: it has no conditions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +54,14 @@ class Weighed:
     line: str
     where: str
     speaker: str
-    """Who raised it; empty: nothing tells."""
+    """Who raised it; empty: not known."""
     origin: str
     time: str
-    """When it was printed; empty: nothing tells."""
+    """When it was printed; empty: not known."""
     why: str
-    """Why it is the root cause, or another one is."""
+    """Why it is the root cause, or why another error is."""
     matches: tuple[Match, ...]
-    """In order of precedence: the first decides."""
+    """The rules that match, by precedence: the first decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +81,21 @@ class Explanation:
     errors: tuple[Weighed, ...]
     """The root cause first; at most `MOST`."""
     more: int
-    """How many there are besides."""
+    """How many errors there are beyond those."""
     passed: tuple[Passed, ...]
-    """Those whose lines are not among the errors."""
+    """Errors that do not count, and whose lines are not in `errors`."""
     changes: tuple[dict[str, Any], ...]
-    """Rules for `autorestart.rules`, each of which makes it another verdict; none is known where
-    there is none."""
+    """Rules for `autorestart.rules`, each of which would change the verdict or how certain it is;
+    empty: none is known."""
 
 
 def explain(
     evidence: Evidence, success: Success, rules: tuple[Rule, ...], redact: Redact = str
 ) -> Explanation | None:
-    """How the verdict about the evidence came about; None: it succeeded.
+    """Returns how the verdict about the evidence came about; None: the attempt succeeded.
 
     Raises:
-        SlowPatternError: the search for a pattern of the config was given up.
+        SlowPatternError: the search for a pattern from the config took too long.
     """
     if succeeded(evidence, success):
         return None
@@ -118,7 +117,7 @@ def explain(
 
 
 def _distinct(judgements: list[Judgement]) -> Iterator[Judgement]:
-    """Without the last lines that only say again what a traceback of the same rank ended with."""
+    """Yields the judgements but those of last lines that repeat another error of the same rank."""
     seen = set()
     for judgement in judgements:
         said = judgement.rank.exit.rank, judgement.member.line if judgement.member else None
@@ -173,12 +172,12 @@ def _why_not(judgement: Judgement, root: Judgement) -> str:
 def _grounds(
     rule: Rule, about: Raised | None, judgement: Judgement, redact: Redact
 ) -> Iterator[str]:
-    """What of the error the rule is about: each of its conditions, with what meets it."""
+    """Yields each condition of the rule with the part of the error that meets it."""
     if about is not None and rule.types:
         yield f"type {one_line(about.type)}"
     if about is not None and rule.patterns:
         said = words(rule, redact(as_read(rule, about)))
-        if said != "":  # it asks for words that are not there
+        if said != "":  # an empty match: the pattern asks that words are absent
             yield f"words {_words(said)}"
     if about is not None and rule.codes:
         yield f"code {' '.join(sorted(matching_codes(rule, about.codes)))}"
@@ -198,7 +197,7 @@ def _stage(chain: Chain | None) -> str:
 
 
 def _words(said: str | None) -> str:
-    """None: the words are in a secret."""
+    """Returns the words in quotes, shortened. None stands for words that are part of a secret."""
     if said is None:
         return REDACTED
     return repr(said if len(said) <= _MAX_WORDS else f"{said[:_MAX_WORDS]}...")
@@ -211,7 +210,7 @@ def _line(member: Raised | None, rank: RankEvidence, redact: Redact) -> str:
 def _changes(
     root: Judgement, evidence: Evidence, success: Success, rules: tuple[Rule, ...], redact: Redact
 ) -> Iterator[dict[str, Any]]:
-    """Rules that would decide instead, each tried on the same evidence."""
+    """Yields, for each other verdict, the narrowest rule that would give it on this evidence."""
     for other in _others(root):
         for conditions in _conditions(root, redact):
             rule = _rule(conditions, other)
@@ -223,7 +222,8 @@ def _changes(
 
 
 def _others(root: Judgement) -> tuple[dict[str, Any], ...]:
-    """What a rule of the config could make of it: of a FATAL also that it is more or less sure."""
+    """Returns the verdicts that a rule of the config could give instead; for a FATAL, also a FATAL
+    that is certain if this one is a guess, and a guess if it is certain."""
     if root.rule.verdict is not Verdict.FATAL:
         return ({"verdict": str(Verdict.FATAL)},)
     other = {"verdict": str(Verdict.FATAL), "certain": not is_certain(root)}
@@ -248,7 +248,7 @@ def _rule(conditions: dict[str, Any], other: dict[str, Any]) -> Rule:
 
 
 def _conditions(root: Judgement, redact: Redact) -> Iterator[dict[str, Any]]:
-    """Conditions that fit the root cause, the narrowest first."""
+    """Yields conditions that the root cause meets, the narrowest first."""
     member, ended = root.member, root.rank.exit
     if member is not None:
         kind = {"type": [member.type.rpartition(".")[2]]} if member.type else {}
@@ -264,9 +264,9 @@ def _conditions(root: Judgement, redact: Redact) -> Iterator[dict[str, Any]]:
 
 
 def _pattern(message: str, redact: Redact) -> str:
-    """A regular expression for the message, whatever numbers it holds, as a config may have it.
+    """Returns a regular expression for the config that matches the message with any numbers.
 
-    It ends before a secret, and so that nothing after it in the config looks like one.
+    It ends before a secret. It is shortened until `redact` finds no secret in its config line.
     """
     start = redact(message).partition(REDACTED)[0].strip()
     start = "".join(takewhile(str.isprintable, start)).rstrip()

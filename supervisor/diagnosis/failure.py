@@ -28,7 +28,7 @@ class WorkerExit:
 
     @property
     def clean(self) -> bool:
-        """Whether it ended with exit code 0."""
+        """True if it ended with exit code 0."""
         return self.code == 0
 
     def __str__(self) -> str:
@@ -154,15 +154,15 @@ class Failure:
 
     @property
     def is_guess(self) -> bool:
-        """Whether it is a FATAL that may be wrong: it gets one more attempt."""
+        """True if it is a FATAL that may be wrong: it gets one more attempt."""
         return self.verdict is Verdict.FATAL and not self.certain
 
     @property
     def is_certain(self) -> bool:
-        """Whether it is a FATAL that ends the job at once."""
+        """True if it is a FATAL that ends the job at once."""
         return self.verdict is Verdict.FATAL and self.certain
 
     @property
     def says_fatal(self) -> bool:
-        """Whether it is FATAL because of an error text, not only because of how a process ended."""
+        """True if it is FATAL because of an error text, not only because of how a process ended."""
         return self.verdict is Verdict.FATAL and self.confidence is not Confidence.LOW

@@ -1,6 +1,7 @@
-"""Takes out what faulthandler printed: the stacks tell where a process was, not why it ended.
+"""Removes what faulthandler printed: its stacks show where a process was, not why it ended.
 
-The same event must get the same verdict with and without it; how the process ended says the rest.
+The same event must get the same verdict with and without these lines. The exit of the process says
+by which signal it ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ _SIGNALS = (
     r"(?:Fatal Python error|Windows fatal exception): (?:Segmentation fault|Aborted|Bus error|"
     r"Floating[ -]point exception|Illegal instruction|Stack overflow|access violation)\s*$"
 )
-"""Other fatal errors are the interpreter's own, and a cause."""
+"""Fatal errors that only repeat how the process ended. All others come from the interpreter itself,
+and are causes."""
 _SIGNAL = re.compile(_SIGNALS)
 _LINE = re.compile(
     r"(?:Current t|T)hread 0x[0-9a-fA-F]+ .*\(most recent call first\):|"
@@ -26,7 +28,7 @@ _LINE = re.compile(
 
 
 def without_stacks(lines: Sequence[LogLine]) -> Iterator[LogLine]:
-    """The lines without those of faulthandler and the empty ones between them."""
+    """Yields the lines without those of faulthandler and the empty lines between them."""
     within = False
     for line in lines:
         if _LINE.match(line.text) or (within and not line.text.strip()):

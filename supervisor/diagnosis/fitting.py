@@ -1,9 +1,9 @@
-"""Whether an error that was printed can be what ended its process, by how that ended.
+"""Checks whether a printed error can have ended its process, given how the process ended.
 
-A program may print a traceback and go on: because it has caught the error, because a child of it
+A program may print a traceback and go on: because it caught the error, because a child process
 failed, or because it prints texts that hold tracebacks, as language models write them. An exception
-that nobody catches ends Python with exit code 1 and is the last thing that it says; the failure
-record, where there is one, names it.
+that nobody catches ends Python with exit code 1, and little is printed after it. The failure
+record, if there is one, names this exception.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from supervisor.diagnosis.signals import NATIVE_ENDS, signal_of
 from supervisor.diagnosis.weighing import is_hearsay
 
 _SAYS_GOODBYE = 12
-"""Lines that may follow the last exception: loggers, exit handlers and other threads end, too."""
+"""Lines that may follow the last exception, from loggers, exit handlers and other threads."""
 _UNCAUGHT = 1
 
 
 def misfit(chain: Chain, rank: RankEvidence) -> str:
-    """Why an error need not have ended the process; empty: it fits its end."""
+    """Returns why an error need not have ended the process; empty: it fits the end."""
     record, ended = rank.record, rank.exit
     if is_hearsay(chain) or chain.origin is Origin.THREAD:
         return chain.origin.told

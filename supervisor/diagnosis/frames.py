@@ -1,4 +1,4 @@
-"""The lines of a traceback that name a place in the code."""
+"""Reads the lines of a traceback that name a place in the code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FRAME = re.compile(r'\s+File "([^"]*)", line (\d+)(?:, in (.*))?$')
 
 
 class Frame(NamedTuple):
-    """A line of a traceback."""
+    """A place that a traceback names; `function` is "" if the line names none."""
 
     path: str
     line: str
@@ -24,14 +24,14 @@ class Frame(NamedTuple):
 
 
 def frame_in(line: str) -> Frame | None:
-    """The frame that a line of a traceback names, if it names one."""
+    """Returns the frame that a line of a traceback names; None: it names none."""
     match = _FRAME.match(line)
     return Frame(match[1], match[2], match[3] or "") if match is not None else None
 
 
 def place(frames: Sequence[Frame]) -> str:
-    """The innermost place in the user's own code, else of all, as `FILE:LINE in FUNCTION`; empty
-    where there is none."""
+    """Returns the innermost place in the user's own code, else of all, as `FILE:LINE in FUNCTION`;
+    empty: there are no frames."""
     innermost = next((each for each in reversed(frames) if is_own(each.path)), None)
     if innermost is None and frames:
         innermost = frames[-1]

@@ -1,6 +1,7 @@
-"""How the lines of an output look: what begins a traceback, what a logger or native code writes.
+"""The forms of output lines: those of tracebacks, of loggers, and of native code.
 
-Every regular expression is anchored or without nested repetition: an output may hold anything.
+Every regular expression is anchored or has no nested repetition, because an output may hold
+anything.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 
 MAX_LINE = 4000
 GAP = "[...]"
-"""Stands where a part of the output is left out; the line after it may lack its beginning."""
+"""Marks where a part of the output is left out. The line after it may lack its beginning."""
 
 HEADER = "Traceback (most recent call last)"
 CAUSED = (
@@ -17,9 +18,9 @@ CAUSED = (
     "During handling of the above exception, another exception occurred:",
 )
 _CUT = 20
-"""So much of the end of one, at the beginning of a log, can be nothing else."""
+"""Characters of the end of such a line that identify it, if the log begins within the line."""
 MEMBER = re.compile(r"[-+| ]*-{5} ?(?:\d+|\.\.\.) ?-{5}")
-"""What stands between the members of an exception group."""
+"""The line between the members of an exception group."""
 
 _WHEN = re.compile(r"[IWEF](\d\d)(\d\d) |\d{4}-(\d\d)-(\d\d)[ T]")
 _TIME = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d+)?")
@@ -40,16 +41,19 @@ NOISE = re.compile(
     r"I/O operation on closed file|leaked \w+ objects|Task was destroyed but it is pending|"
     r"interpreter shutdown|Set changed size during iteration"
 )
-"""What Python prints of its own end, whatever brought it about."""
+"""What Python prints when it ends, whatever the cause."""
 
 
 def is_caused(line: str) -> bool:
-    """Whether it says that one exception came of another; it may lack its beginning."""
+    """True if the line says that one exception led to another. It may lack its beginning."""
     return len(line) >= _CUT and any(each.endswith(line) for each in CAUSED)
 
 
 def when(line: str) -> str:
-    """The time at the head of a log line, in an order of its own; empty where there is none."""
+    """Returns the time at the head of a log line as `MMDD HH:MM:SS`, with any fraction of a second.
+
+    It sorts as text. Empty: the line has no time.
+    """
     head = _WHEN.match(line)
     clock = _TIME.search(line, 0, 40) if head is not None else None
     if head is None or clock is None:

@@ -1,9 +1,9 @@
-"""Finds what a launcher, a log collector or a logger put before the lines of an output.
+"""Finds the prefix that a launcher, a log collector or a logger put before the lines of an output.
 
-No list of launchers is complete, so the lines themselves tell. A frame of a traceback reads
-`  File "...", line N, in F` wherever it was printed: what stands before that is a prefix, and lines
-that begin in the same form have it, too. Where an output has no frame, what nearly all lines begin
-with is a prefix, unless it belongs to a log statement of the program itself.
+No list of launchers is complete, so the lines themselves must show it. A frame of a traceback reads
+`  File "...", line N, in F` wherever it was printed: the text before that is a prefix, and lines
+that begin in the same form have the prefix too. If an output has no frame, the text that nearly all
+lines begin with is a prefix, unless it belongs to a log statement of the program itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 _MAX_PREFIX = 300
 _SAMPLE = 400
-"""Lines that are compared at most."""
+"""The number of lines that are compared, about: a longer output is sampled."""
 NEARLY_ALL = 0.95
 _MAX_FORMS = 200
 _AT_ONCE = 50
@@ -47,30 +47,30 @@ _PATTERNS = {
     "space": r"[ \t]+",
 }
 _HASH = re.compile(r"\b(?=[a-z0-9]*\d[a-z])(?=[a-z0-9]*[a-z]\d)[a-z0-9]{5,}\b")
-"""A random part of a name."""
+"""A random part of a name, with letters and digits."""
 _ENDS = re.compile(r"[:|>)\]][ \t]?$|(?:\d[Z\d]|\d) $")
-"""How a prefix may end where nothing but its frequency speaks for it."""
+"""How a prefix may end if only its frequency shows that it is one."""
 _STATEMENT = re.compile(rf"[IWEF]\d{{4}} |\b{_LEVEL}\b|: [IWEF] $")
 _EXCEPTION = re.compile(r"\w*(?:Error|Exception|Warning)\b")
 _PROSE = re.compile(r"(?:(?<![\w.-])[A-Za-z]+ ){4}")
-"""Words of a message, and of no name: what is said again and again is no prefix."""
+"""Words of a message, not of a name: a message that is repeated is no prefix."""
 _BEFORE_LEVEL = re.compile(rf"[\s\[(:-]*(?:[IWEF] |{_LEVEL}\b)")
 _DIGITS = re.compile(r"\d+")
 _RAW = re.compile(
     r"\s|$|usage: |\S+: (?:error|line \d+|\d+): |[\w.]*(?:Error|Exception): |terminate called |"
     r"LLVM ERROR|FATAL Flags"
 )
-"""How lines begin that no log statement wrote."""
+"""The beginnings of lines that no log statement wrote."""
 _PASSING = re.compile(
     rf"(?:{_MONTH} +\d+ |\d{{4}}[-/]\d\d[-/]\d\d[ T]?|[IWEF]\d{{4}} |\b\d{{9,}}\.\d+)?{_CLOCK}Z?"
     rf"(?:[+-]\d\d:?\d\d)?|std(?:out|err)(?: [FP]\b)?|\b{_LEVEL}\b|"
     r"(?<![\w./-])[\w./-]+\.(?:py|cc|h|cpp):\d+"
 )
-"""What says when, how and from where a line was written, and not by whom."""
+"""Parts of a prefix that say when, how and from where a line was written, not by whom."""
 
 
 class Prefixes:
-    """The forms of prefix that an output has."""
+    """The forms of the prefixes in an output."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         forms = Counter(_form(prefix) for prefix in _before_frames(lines))
@@ -84,20 +84,20 @@ class Prefixes:
         return bool(self._patterns)
 
     def length(self, line: str) -> int:
-        """How long the prefix of the line is; 0: it has none."""
+        """Returns the length of the line's prefix; 0: it has none."""
         ends = (match.end() for pattern in self._patterns if (match := pattern.match(line)))
         return max(ends, default=0)
 
 
 def writer(prefix: str) -> str:
-    """Who wrote the line with this prefix: the prefix without times, levels and places."""
+    """Returns who wrote a line with this prefix: the prefix without times, levels and places."""
     return _PASSING.sub("", prefix).strip(" \t|+-")
 
 
 def _before_frames(lines: Sequence[str]) -> Iterator[str]:
-    """What stands before each frame of a traceback, where that is more than an indentation."""
+    """Yields the text before each frame of a traceback, if it is more than an indentation."""
     for line in lines:
-        begin = line.rfind("\r") + 1  # a progress bar stood there before
+        begin = line.rfind("\r") + 1  # a progress bar was at the beginning
         at = begin or line.find('  File "', 0, _MAX_PREFIX)
         if at <= 0 or _FRAME.match(line, at) is None:
             continue
@@ -113,9 +113,10 @@ def _before_frames(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _before_native(lines: Sequence[str]) -> list[str]:
-    """The form of what stands before what native code writes, if nearly all lines begin with it.
+    """Returns the form of the text before the lines of native code, if nearly all lines have it.
 
-    Words or a number there may be a program's own, but it writes none before an abort.
+    Elsewhere such a text with words or a number may be the program's own. Before a line of native
+    code it cannot be: the program writes nothing there.
     """
     found = ((line, _NATIVE.search(line, 1, _MAX_PREFIX)) for line in lines)
     before = (line[: native.start()] for line, native in found if native is not None)
@@ -129,7 +130,7 @@ def _before_native(lines: Sequence[str]) -> list[str]:
 
 
 def _form(prefix: str) -> str:
-    """A regular expression for prefixes of this form: other numbers, times, levels, streams."""
+    """Returns a regular expression for this prefix with any numbers, times, levels and streams."""
     prefix = prefix.lstrip(" \t")
     body = prefix.rstrip(" \t")
     blank = prefix[len(body) :]
@@ -149,7 +150,8 @@ def _pattern(token: re.Match[str]) -> str:
 
 
 def _shared(lines: Sequence[str]) -> list[str]:
-    """The form of what nearly all lines begin with, if that is nothing of the program's own."""
+    """Returns the form of the text that nearly all lines begin with, if the program did not write
+    that text itself; else an empty list."""
     said = [line for line in lines if line.strip()]
     sample = said[:: max(1, len(said) // _SAMPLE)]
     if len(sample) < 2:
@@ -183,12 +185,15 @@ def _may_end(prefix: str) -> bool:
 
 
 def _is_foreign(prefix: str, rest: Sequence[tuple[str, int]]) -> bool:
-    """Whether the prefix is nothing of the program's own. One with a level is a log statement's,
-    unless lines follow it that no statement has: empty ones, errors, or statements themselves."""
+    """True if the program did not write the prefix itself.
+
+    A prefix with a level belongs to the program's log statements, unless it also stands before
+    lines that no statement wrote (empty lines, errors), or before whole statements.
+    """
     if any(_BEFORE_LEVEL.match(line, at) for line, at in rest):
         return False
     if len({_DIGITS.sub("", line[at:]) for line, at in rest}) < 2:
-        return False  # one message, said again and again
+        return False  # one message, printed many times
     if not _STATEMENT.search(prefix):
         return True
     return any(_RAW.match(line, at) or _STATEMENT.match(line, at) for line, at in rest)

@@ -1,8 +1,8 @@
-"""From the text of an output to the lines that each process printed, whatever carried them here.
+"""Splits an output into the lines of each process, as the process printed them.
 
 Terminals, launchers and log collectors change what a program printed: they colour it, put a prefix
-before every line, pack each line into JSON, and mix the lines of several processes. All of that is
-taken off, and each process is read by itself.
+before every line, pack each line into JSON, and mix the lines of several processes. This file
+removes all of that, and separates the processes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from supervisor.protocol.shortening import beginning
 
 _MAX_LAYERS = 4
 _MAX_PARTS = 64 * 1024
-"""Characters of a line that a container's runtime has cut into parts."""
+"""Characters: parts into which a container runtime cut a line are joined up to this length."""
 _FEW = 3
-"""Lines of a process on average: with fewer, the prefix counts lines and names no process."""
+"""Lines per process on average: with fewer, the prefixes number the lines and name no process."""
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
 _CRI = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-][\d:]+) std(?:out|err) ([FP]) ")
 _KNOWN = re.compile(
     rf"(?:{_CRI.pattern}|\[rank ?\d+\]:? ?|\([\w.:]+ (?:pid=\d+|pid=\d+, ip=[\d.]+)\) )"
 )
-"""Prefixes that nothing else looks like, known also from a single line."""
+"""Prefixes that are recognised in a single line, because nothing else looks like them."""
 _GROUP_BAR = re.compile(r"^[ +|-]*[+|] (?=\S|  )")
 
 _WORD = re.compile(r"\w")
@@ -41,22 +41,22 @@ _WRITER_IN = ("resource", "labels", "kubernetes", "jsonPayload")
 _PROPERTY = re.compile(r'\s*"(?:log|textPayload|MESSAGE|message)": ("(?:[^"\\]|\\.)*"),?\s*$')
 _OTHER_PROPERTY = re.compile(r'\s*(?:"[^"]+": .*|[\[\]{}]+,?)\s*$')
 _HALF = re.compile("[\ud800-\udfff]")
-"""Half of a character, as UTF-16 has it."""
+"""A surrogate: half of a character in UTF-16."""
 _MOST = 0.6
 
 
 class LogLine(NamedTuple):
-    """A line of the output: its place in that, who wrote it, and what is left of it."""
+    """A line of the output: its index there, its writer, and the text that is left of it."""
 
     number: int
     writer: str
     text: str
     is_quoted: bool = False
-    """Whether a mark of quotation stood before it, and not before all other lines, too."""
+    """Whether a quotation mark such as `> ` stood before it, but not before nearly all lines."""
 
 
 def processes(text: str) -> list[list[LogLine]]:
-    """The lines of each process in the output, as the process printed them."""
+    """Returns the lines of each process in the output, as the process printed them."""
     text = _ANSI.sub("", text) if "\x1b" in text else text
     parts = text.replace("\ufeff", "").split("\n")
     lines = [LogLine(number, "", part.rstrip("\r")) for number, part in enumerate(parts)]
@@ -71,19 +71,22 @@ def processes(text: str) -> list[list[LogLine]]:
 
 
 def clean_lines(text: str) -> list[str]:
-    """The lines of all processes, in the order of the output."""
+    """Returns the lines of all processes, in the order of the output."""
     lines = [line for group in processes(text) for line in group]
     return [line.text for line in sorted(lines, key=itemgetter(0))]
 
 
 def _pieces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Each line, cut where a progress bar went back to its beginning. Before the lines of an
-    exception group stands a bar, too, but never one that the group did not begin with."""
+    """Yields each line, cut where a progress bar returned to the beginning of the line.
+
+    A line that begins with a bar belongs to an exception group if the output has one; otherwise it
+    is quoted.
+    """
     lines = list(lines)
     has_group = any(_GROUP.search(line.text) for line in lines)
     for line in lines:
         pieces = line.text.splitlines() or [""]
-        if len(pieces) > 1 and "%|" not in pieces[-1]:  # it has taken the place of the bar
+        if len(pieces) > 1 and "%|" not in pieces[-1]:  # the last piece replaced the bar
             pieces = [piece for piece in pieces if piece and "%|" not in piece] or [""]
         for piece in pieces:
             text = beginning(piece, MAX_LINE)  # no secret is cut in two
@@ -92,7 +95,7 @@ def _pieces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 
 
 def _by_writer(lines: Sequence[LogLine]) -> list[list[LogLine]]:
-    """The lines of each writer; of all together where the prefixes tell none apart."""
+    """Returns the lines of each writer; all lines together if the prefixes name no writers."""
     writers = Counter(line.writer for line in lines)
     named = len(writers) - ("" in writers)
     if named <= 1 or len(lines) < _FEW * named:
@@ -127,9 +130,12 @@ def _without_prefix(lines: Sequence[LogLine]) -> Iterator[LogLine]:
 
 
 def _quotes(lines: Sequence[tuple[str, int]]) -> frozenset[str]:
-    """The prefixes that are marks of quotation: nobody's name or time, as `> ` is, before a part of
-    the lines. What stands before all of them is how the log was handed on. `lines` have the length
-    of their prefixes."""
+    """Returns the prefixes that are quotation marks, as `> ` is.
+
+    Such a prefix holds no letter or digit, so no name or time, and stands before some lines only. A
+    prefix before nearly all lines was added when the log was passed on. `lines` are texts, each
+    with the length of its prefix.
+    """
     marks = frozenset(text[:end] for text, end in lines if end and not _WORD.search(text, 0, end))
     if not marks:
         return marks
@@ -140,7 +146,7 @@ def _quotes(lines: Sequence[tuple[str, int]]) -> frozenset[str]:
 
 
 def _without_margin(lines: list[LogLine]) -> list[LogLine]:
-    """The lines without the indentation that all of them have in common."""
+    """Returns the lines without the indentation that all of them share."""
     texts = [line.text for line in lines]
     gaps = {at + 1 for at, text in enumerate(texts) if text == GAP}
     whole = (text for at, text in enumerate(texts) if at not in gaps and text != GAP)
@@ -158,7 +164,7 @@ def _indent(text: str) -> int:
 
 
 def _unpacked(lines: Sequence[LogLine]) -> Iterator[LogLine]:
-    """The lines, those that are packed in JSON taken out of it."""
+    """Yields the lines; those that are packed in JSON are unpacked."""
     said = [line for line in lines if line.text.strip()]
     within = sum(line.text.rstrip().endswith("}") and '{"' in line.text[:300] for line in said)
     whole = sum(_OTHER_PROPERTY.match(line.text) is not None for line in said)
@@ -199,13 +205,13 @@ def _string(quoted: str) -> str:
 
 
 def _encodable(text: str) -> str:
-    """`text` as it can be written anywhere: JSON may hold the half of a character alone."""
+    """Returns `text` with a replacement for each surrogate: JSON may hold one, UTF-8 may not."""
     return _HALF.sub("\ufffd", text)
 
 
 def _entry(line: str, *, before: bool) -> tuple[str, str, bool] | None:
-    """Who wrote an entry of a JSON log, its text, and whether it goes on in the next one; None: the
-    line is none. `before`: something may stand before the JSON."""
+    """Returns the writer and the text of an entry in a JSON log, and whether the next entry is its
+    continuation; None: the line is no entry. `before`: a text may stand before the JSON."""
     begin = line.find('{"', 0, 300)
     text = line.rstrip().rstrip(",")
     if begin < 0 or not text.endswith("}") or (line[:begin].strip() and not before):
@@ -223,7 +229,7 @@ def _entry(line: str, *, before: bool) -> tuple[str, str, bool] | None:
 
 
 def _text_of(entry: dict[str, object]) -> str | None:
-    """What an entry says, with the traceback that it holds beside its message."""
+    """Returns the text of an entry, with any traceback beside its message; None: it has no text."""
     key = next((key for key in _TEXT_KEYS if key in entry), None)
     if key is None:
         return None

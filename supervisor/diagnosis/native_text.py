@@ -1,4 +1,4 @@
-"""What an output says beside tracebacks: the last words of native code, and its last lines."""
+"""Finds the errors outside tracebacks: last messages of native code, last lines of the output."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MAX_FATAL_LINES = 12
 _MAX_LAST_LINES = 25
 _MAX_STACK_LINES = 200
 NATIVE = "<native>"
-"""The path of native frames: where they were compiled tells nothing."""
+"""The path of every native frame: the place where it was compiled says nothing."""
 _NATIVE_FRAME = re.compile(r"\s*(?:@ +|#\d+:? +)0x[0-9a-f]+(?: in)? +(?:\d+ +)?(\S.{0,300})")
-"""Abseil writes how large a frame is, too."""
+"""Abseil also writes the size of a frame."""
 _FATAL = re.compile(
     r"F\d{4} \d\d:|\d{4}-\d\d-\d\d [\d:.]+: F |Fatal Python error: (?!Aborted)|LLVM ERROR|"
     r"terminate called |.*\bCheck failed: |\*\*\* SIG[A-Z]+ (?:received|\(@)"
@@ -28,7 +28,7 @@ _EMBEDDED = re.compile(r"[\])>|:-] ((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))
 
 
 def aborts(lines: Sequence[str]) -> Iterator[Chain]:
-    """The lines with which native code ended the process."""
+    """Yields an error for each message with which native code ends a process."""
     for number, line in enumerate(lines):
         if _FATAL.match(line):
             text = [line]
@@ -42,7 +42,7 @@ def aborts(lines: Sequence[str]) -> Iterator[Chain]:
 
 
 def _native_frames(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The functions of the first native stack in `lines`, the innermost first."""
+    """Yields the functions of the first native stack in `lines`, the innermost first."""
     begun = False
     for line in lines:
         frame = _NATIVE_FRAME.match(line)
@@ -54,21 +54,24 @@ def _native_frames(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def speaks(line: str) -> bool:
-    """Whether a line says anything: stacks and what Python prints of its own end do not."""
+    """True if a line says anything: stacks, and what Python prints when it ends, do not."""
     silent = not line.strip() or STACK.match(line) or frame_in(line) or NOISE.search(line)
     return not silent
 
 
 def _type(line: str) -> str:
-    """The type of the exception that a line tells, of whose traceback the rest may be cut off; a
-    logger or a test runner may have written something before it."""
+    """Returns the type of the exception that a line names; empty: it names none, or a warning.
+
+    The rest of its traceback may be cut off. A logger or a test runner may have written something
+    before the exception.
+    """
     inside = _EMBEDDED.search(line, 0, _MAX_HEAD)
     kind = exception_type(line) or (inside[1] if inside is not None else "")
     return "" if kind.endswith("Warning") else kind
 
 
 def last_lines(lines: Sequence[str]) -> Chain | None:
-    """The last lines that say anything, each an error of its own."""
+    """Returns the last lines that say anything, each as an error; None: there are none."""
     told: list[Raised] = []
     for line in reversed(lines[-500:]):
         if len(told) == _MAX_LAST_LINES:

@@ -1,5 +1,4 @@
-"""The vocabulary of a decision about a failure: the verdict, which budget it spends, and how far
-it may be trusted."""
+"""The vocabulary of a judgement: the verdict, the budget that a failure spends, the confidence."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from supervisor.config.judgement import Verdict as Verdict
 
 
 class Charge(StrEnum):
-    """Which budget a failure spends."""
+    """The budget that a failure spends."""
 
     RESTARTS = "restarts"
     PREEMPTIONS = "preemptions"
@@ -17,11 +16,11 @@ class Charge(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How far a verdict may be trusted."""
+    """How reliable a verdict is."""
 
     HIGH = "high"
     """The text names the cause."""
     MEDIUM = "medium"
     """The text names a kind of failure, or only a consequence of the cause."""
     LOW = "low"
-    """Nothing but the exit is known, or the text says nothing that a rule knows."""
+    """Only the exit is known, or no rule knows the text."""

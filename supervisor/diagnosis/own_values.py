@@ -1,9 +1,9 @@
-"""What the user's own code states about a value is no I/O error, whatever words it has.
+"""Recognises an error of the user's own code about a value: it is no I/O error, whatever its words.
 
-`ValueError: read timeout must be positive` has the words of a timeout and comes back each time. So
-of an error that stands alone, of a type that is about values, raised in the user's own code and
-without a code of anybody's, the rules that know passing trouble by its words alone are no judges:
-where it states a requirement they do not apply, and else a repetition counts.
+`ValueError: read timeout must be positive` has the words of a timeout, but comes back each time.
+Such an error stands alone, has a type that is about values, was raised in the user's own code, and
+holds no structured code. Rules that recognise transient trouble only by words are not trusted here:
+if the error states a requirement, they do not apply; otherwise they apply, but a repetition counts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ABOUT_VALUES = frozenset(
 
 
 def knows_words_alone(rule: Rule) -> bool:
-    """Whether the rule knows passing trouble by its words, whoever says them, and only tries
-    again."""
+    """True if the rule recognises transient trouble by words alone, and has no remedy but another
+    attempt."""
     by_words = bool(rule.patterns) and not (rule.types or rule.codes or rule.own)
     return by_words and rule.transient and rule.remedy is None
 
 
 def is_about_a_value(chain: Chain, member: Raised) -> bool:
-    """Whether the user's own code says it of a value, and nothing of what it says is of others."""
+    """True if the user's own code raised the error about a value, see the head of this file."""
     return (
         member.type.removeprefix("builtins.") in _ABOUT_VALUES
         and len(chain.members) == 1
@@ -47,5 +47,5 @@ def is_about_a_value(chain: Chain, member: Raised) -> bool:
 
 
 def requires(chain: Chain, member: Raised) -> bool:
-    """Whether it is such an error, and says what the value must be."""
+    """True if it is such an error, and says what the value must be."""
     return is_about_a_value(chain, member) and found(REQUIREMENTS, member.stated) is not None

@@ -1,8 +1,8 @@
-"""Which words are no words: what an attempt or a machine is called by a program that drew letters.
+"""Recognises random words: names that a program drew, which are different at each attempt.
 
-Ids of containers, pods, runs and temporary files are of random letters, and differ from attempt to
-attempt. With two digits apart they are known by those; else by letters that follow one another in
-them and hardly ever do in what people write.
+Ids of containers, pods, runs and temporary files consist of random letters and digits. `signature`
+recognises those that have digits in two places. This file recognises the others, by pairs of
+letters that hardly ever follow one another in what people write.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 
 _POD = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
-"""What Kubernetes puts behind a name: rand.SafeEncodeString of k8s.io/apimachinery."""
+"""The suffix that Kubernetes adds to a name: rand.SafeEncodeString of k8s.io/apimachinery."""
 _HEX = re.compile(r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,}")
-"""A hash or an id cut as git and docker cut them."""
+"""A hash or an id, shortened as git and docker do."""
 _PART = re.compile(r"[A-Za-z0-9]+")
 _SWITCH = re.compile(r"(?<=[a-z])[A-Z0-9]|(?<=[A-Z])[a-z0-9]|(?<=\d)[A-Za-z]")
 _SHORTEST = 8
-"""Letters by which it can be told."""
+"""Characters: a shorter word does not show that it is random."""
 _RARE = """
     a:aehjoqz b:bdfghkmnpqtvwxz c:bfgjnpqvwxz d:bcghjkmpqvwxyz e:hjkz f:bcdghjkmnpqvwxz
     g:bcdfjkmpqtvwxyz h:bcdfghjklmnpqsuvwxyz i:hijkquwy j:abcdfghijklmnopqrstvwxyz
@@ -25,8 +25,8 @@ _RARE = """
     v:bcdfghjklmnpqrstuvwxyz w:bcdfgjklmpqtuvwxyz x:abdfghjklmnoqrsuvwxyz
     y:abcdefghjkoqruvwxyz z:abcdfghjklmnopqrstuvwxyz
 """
-"""After each letter those that follow it in less than 4 of 10,000 pairs, in 8,000 words of Python's
-own modules."""
+"""After each letter the letters that follow it in less than 4 of 10,000 pairs, in 8,000 words of
+Python's own modules."""
 _SELDOM = frozenset(
     f"{row[0]}{letter}" for row in _RARE.split() for letter in row.partition(":")[2]
 )
@@ -34,14 +34,14 @@ _SHARE = 0.25
 
 
 def is_random(token: str) -> bool:
-    """Whether a token has a part that nobody chose."""
+    """True if a part of the token is random: no person chose it."""
     if _POD.search(token.rstrip(".:!?")):
         return True
     return any(_is_drawn(part[0]) for part in _PART.finditer(token))
 
 
 def is_encoded(text: str) -> bool:
-    """Whether a text is bytes in base64 rather than words with slashes between them."""
+    """True if a text is bytes in base64 rather than words with slashes between them."""
     return len(_SWITCH.findall(text)) * 4 >= len(text)
 
 

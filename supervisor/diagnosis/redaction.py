@@ -1,9 +1,9 @@
 """Keeps secrets out of what the supervisor writes: params.yaml, run.log, summary.json, the journal.
 
 A token in an environment variable, on a command line or in the message of an exception must not
-end in files that people attach to bug reports. Known are: the values of variables whose names say
-what they are, and the table in `secret_forms`. What the worker writes itself (its output, its
-failure record) stays as the worker wrote it.
+end up in files that people attach to bug reports. The redactor recognises the values of variables
+whose names mark them as secrets, and the forms in `secret_forms`. What the worker writes itself
+(its output, its failure record) stays as the worker wrote it.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from supervisor.config.secret_names import (
 from supervisor.diagnosis.secret_forms import FORMS, Form
 
 _MIN_VALUE = 8
-"""A shorter value says nothing, and replacing it would garble innocent text."""
+"""Characters: a shorter value identifies nothing, and replacing it would garble innocent text."""
 
 _MIN_LINE = 4
-"""The same of one line of a value, where it stands at the end of a line."""
+"""Characters: the same for one line of a value, if a line begins or ends with it."""
 
 _MAX_SHOWN_TWICE = 256
-"""Characters; a key file is longer, and each form of it takes memory."""
+"""Characters: for a longer value, such as a key file, the forms that Python shows twice are left
+out, because each form takes memory."""
 
 _BEGINNING = 500
-"""Characters by which a longer value is known where the rest is cut off: `protocol.shortening` and
-whoever reads the lines of an output cut no shorter one."""
+"""Characters by which a longer value is recognised if its rest is cut off. `protocol.shortening`
+and the readers of an output cut only within longer words."""
 
 _OURS = frozenset({"autorestart", "provision"})
 """Sections of `init` that the trainer does not read."""
 
 
 def ours(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the resolved config of a phase, what the trainer does not read."""
+    """Returns the sections of a phase's resolved config that the trainer does not read."""
     init: Mapping[str, Any] = params["trainer"]["init"]
     return {key: init[key] for key in _OURS.intersection(init)}
 
@@ -51,8 +52,10 @@ class Redactor:
     """Replaces secrets by `[redacted]`."""
 
     def __init__(self, *variables: Mapping[str, str], known: Iterable[str] = ()) -> None:
-        """The secrets among `variables`, by their names, and the values `known` to be some are
-        found wherever they turn up, also quoted as in JSON or in a URL."""
+        """Take the secrets: those among `variables`, by their names, and the values `known`.
+
+        They are recognised wherever they occur, also as JSON or a URL quotes them.
+        """
         given = {
             *known,
             *(
@@ -72,21 +75,22 @@ class Redactor:
         self._values = re.compile("|".join(forms)) if forms else None
 
     def text(self, text: str) -> str:
-        """`text` without the secrets in it."""
+        """Returns `text` with its secrets replaced."""
         if self._values is not None:
             text = self._values.sub(REDACTED, text)
         return _without(FORMS, text)
 
     def problem(self, problem: Problem) -> str:
-        """A problem of a config as it is told; of what keys say is secret, it holds no value."""
+        """Describes a problem of a config. Its message has no values of keys with secret names."""
         where = f"{problem.key}: " if problem.key else ""
         return f"{self.text(problem.origin)}: {where}{self.text(problem.message)}"
 
     def params(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The resolved config of a phase as files show it.
+        """Returns the resolved config of a phase as files show it.
 
-        Our trainer reads its own sections from there, and a name such as `eos_token` says nothing
-        in them: only what is unmistakably a token goes. A command has its secrets without the file.
+        Our trainer reads its own sections from such a file, and a name such as `eos_token` marks no
+        secret in them: only unmistakable tokens are replaced. A command does not read its secrets
+        from the file, so every secret in its section is replaced.
         """
         trainer: dict[str, Any] = _strings(params["trainer"], _tokens_removed)
         for key, section in ours(params).items():
@@ -102,7 +106,7 @@ class Redactor:
 
 
 def _strings(value: Any, clean: Callable[[str], str]) -> Any:
-    """`value` with every string in it cleaned."""
+    """Returns `value` with `clean` applied to every string in it."""
     if isinstance(value, dict):
         return {key: _strings(item, clean) for key, item in value.items()}
     if isinstance(value, list):
@@ -130,8 +134,11 @@ _UNMISTAKABLE = tuple(form for form in FORMS if form.unmistakable)
 
 
 def _written(value: str) -> set[str]:
-    """A value as it stands in texts: by itself, in JSON, in a URL, in a shell, in what Python shows
-    of it, and in what Python shows of that: an exception in the message of another."""
+    """Returns the forms in which a text may hold a value.
+
+    As it is, in JSON, in a URL, in a shell, as Python shows it, and as Python shows that again (an
+    exception in the message of another).
+    """
     data = value.encode("utf-8", "surrogatepass")
     shown = _shown_by_python(value)
     again = map(_shown_by_python, shown if len(value) <= _MAX_SHOWN_TWICE else ())
@@ -144,14 +151,19 @@ def _written(value: str) -> set[str]:
 
 
 def _lines(value: str) -> list[str]:
-    """The lines of a value: an output is read line by line, and a carriage return ends one, too."""
+    """Returns the stripped lines of a value; none if its only line is the value itself.
+
+    An output is read line by line, and a carriage return ends a line too.
+    """
     lines = [line.strip() for line in value.splitlines()]
     return lines if lines != [value] else []
 
 
 def _split(value: str) -> Iterator[str]:
-    """Expressions for the short lines of a value where they stand as a line ends or begins: alone,
-    they may be any word."""
+    """Yields an expression for each short line of a value.
+
+    It matches only at the beginning or end of a line: elsewhere the text may be any word.
+    """
     lines = _lines(value)
     for number, line in enumerate(lines):
         if _MIN_LINE <= len(line) < _MIN_VALUE:
@@ -161,8 +173,10 @@ def _split(value: str) -> Iterator[str]:
 
 
 def _shown_by_python(value: str) -> set[str]:
-    """By `repr` and `ascii`, also of its bytes. Whether a quote is escaped depends on what else is
-    in the text."""
+    """Returns the value as `repr` and `ascii` show it, and as `repr` shows its bytes.
+
+    Each form is there with and without escaped quotes: that depends on the rest of the text.
+    """
     parts = value.split("'")
     data = (part.encode("utf-8", "surrogatepass") for part in parts)
     bodies = (
@@ -174,7 +188,7 @@ def _shown_by_python(value: str) -> set[str]:
 
 
 def flags_in(value: Any) -> Iterator[dict[str, str]]:
-    """The same of every list of words in a config: each may be an argv."""
+    """Yields the values of flags, by flag, of each list of words in a config: it may be an argv."""
     if isinstance(value, dict):
         for item in value.values():
             yield from flags_in(item)
@@ -190,7 +204,7 @@ def _is_argv(value: Any) -> TypeGuard[list[str]]:
 
 
 def _without_flags(value: Any) -> Any:
-    """`value` with the secrets behind flags in every argv of it removed."""
+    """Returns `value` without the secrets behind flags in any argv in it."""
     if isinstance(value, dict):
         return {key: _without_flags(item) for key, item in value.items()}
     if _is_argv(value):

@@ -1,13 +1,13 @@
-"""From the text that a dying program printed to the errors that are in it, genuine ones only.
+"""Finds the genuine errors in the text that a dying program printed.
 
-The last line of a log misleads more often than not: after the error that ended a program come
-threads that find their event loop closed, exit handlers, the coordination service taking down the
-other ranks, C++ stacks and abort traces. And what comes before may have been caught and survived.
-So the text is read for *chains*: the exceptions of one traceback, with the ones that they came
-from, and how that traceback was printed. One that begins at the module level ended the program. One
-in a thread may have. One that was logged was caught by somebody.
+The last line of a log is misleading more often than not: after the error that ended a program come
+threads that find their event loop closed, exit handlers, the coordination service that takes down
+the other ranks, C++ stacks and abort traces. Earlier errors may have been caught and survived. So
+this file reads *chains*: the exceptions of one traceback, those that led to them, and how the
+traceback was printed. A traceback that begins at module level ended the program. One in a thread
+may have ended it. One that was logged was caught.
 
-Pure text work, line by line, every regular expression anchored or without nested repetition.
+It reads text line by line; every regular expression is anchored or has no nested repetition.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ _EMBEDDED = re.compile(r"(?:.*?[ :])??((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exceptio
 
 _MAX_FENCE = 200
 _FENCE = re.compile(r"(?:^|[\s:>])(```)[\w+-]*\s*$|^\s*(\"\"\"|~~~)\w*\s*$")
-"""How a block of quoted text begins and ends, as in what a language model writes."""
+"""The line before and after a block of quoted text, as language models write it."""
 
 
 def chains_of_text(text: str) -> list[Chain]:
-    """The genuine errors in an output, in the order they were printed."""
+    """Returns the genuine errors in an output: the tracebacks in the order they were printed, then
+    the aborts of native code, then the last lines."""
     found: list[tuple[int, Chain]] = []
     fatal: list[Chain] = []
     ends: list[LogLine] = []
@@ -56,14 +57,17 @@ def chains_of_text(text: str) -> list[Chain]:
 
 
 def _tracebacks(lines: Sequence[LogLine]) -> tuple[list[tuple[int, Chain]], int]:
-    """The tracebacks of a process that it did not survive, each with its place in the output; and
-    where it resumed its work after the last one that it survived."""
+    """Returns the tracebacks that a process did not survive, and where it resumed its work.
+
+    Each traceback has its line number in the output. The process resumed its work, after the last
+    traceback that it survived, in the line with the returned index (0: it survived none).
+    """
     texts = [line.text for line in lines]
     progress = Progress(texts)
     read = [(chain, progress.resumed_after(chain)) for chain in TracebackReader(texts).chains()]
     resumed = max((at for _, at in read if at is not None), default=0)
     ends = [(chain.end, chain) for chain, at in read if at is None and chain.end <= resumed]
-    # What is left over of a survived one must not be taken for the beginning of the next.
+    # The rest of a survived traceback must not be taken for the beginning of the next.
     ends += [(resumed + c.end, c) for c in TracebackReader(texts[resumed:]).chains()]
     speaking = [*accumulate(map(speaks, reversed(texts)), initial=0)]
     fences = _fences(texts)
@@ -75,7 +79,8 @@ def _tracebacks(lines: Sequence[LogLine]) -> tuple[list[tuple[int, Chain]], int]
         chains.append(replace(chain, origin=origin, followed=followed))
         since = end
     uncaught = [at for at, chain in enumerate(chains) if chain.origin is Origin.MAIN]
-    for at in uncaught[:-1]:  # a program has one uncaught exception: these are caught, or others'
+    # A program has one uncaught exception: it caught the others, or they are of other processes.
+    for at in uncaught[:-1]:
         if chains[at].members[-1].line != chains[uncaught[-1]].members[-1].line:
             chains[at] = replace(chains[at], origin=Origin.THREAD)
     places = (lines[max(0, end - 1)].number for end, _ in ends)
@@ -83,7 +88,7 @@ def _tracebacks(lines: Sequence[LogLine]) -> tuple[list[tuple[int, Chain]], int]
 
 
 def _fences(texts: Sequence[str]) -> list[int]:
-    """The lines that begin and end the fenced blocks, in turn."""
+    """Returns the indices of the lines that begin and end fenced blocks, alternating."""
     found, kind = [], ""
     for at, text in enumerate(texts):
         fence = _FENCE.search(text[-_MAX_FENCE:])
@@ -96,11 +101,11 @@ def _fences(texts: Sequence[str]) -> list[int]:
 def _origin(
     chain: Chain, lines: Sequence[LogLine], since: int, progress: Progress, fences: Sequence[int]
 ) -> Origin:
-    """How a traceback came to be printed, by what is around it; `lines` end with it and begin at
-    line `since` of their process.
+    """Returns how a traceback came to be printed, which the lines around it show.
 
-    One that is quoted, as in a text that a language model wrote, need not have ended anybody. After
-    one that ended the main program comes no sign of work.
+    `lines` end with the traceback and begin at line `since` of their process. A quoted traceback,
+    as in a text that a language model wrote, need not have ended a process. No sign of work comes
+    after a traceback that ended the main program.
     """
     if chain.origin is not Origin.MAIN:
         return chain.origin
@@ -116,7 +121,10 @@ def _origin(
 
 
 def chain_of_record(record: FailureRecord, output: str = "") -> Chain | None:
-    """The errors of a failure record; what was printed explains those of them without words."""
+    """Returns the errors of a failure record; None: it names none.
+
+    Errors without a message get hints from `output`.
+    """
     lines = _lines_of(record.traceback)
     printed = [each for chain in TracebackReader(lines).chains() for each in chain.members]
     members = tuple(
@@ -130,14 +138,16 @@ def chain_of_record(record: FailureRecord, output: str = "") -> Chain | None:
 
 
 def _lines_of(traceback: str) -> list[str]:
-    """The lines of a traceback; an exception group has bars before those of its members."""
+    """Returns the lines of a traceback, without the bars of an exception group."""
     in_group = any(map(MEMBER.match, traceback.splitlines()))
     return clean_lines(traceback) if in_group else traceback.splitlines()
 
 
 def _explained(raised: Raised, output: str) -> Raised:
-    """An error without words with what stands beside it in the output, which tells more than its
-    traceback alone."""
+    """Returns an error without a message with the hints that `output` has about it.
+
+    The output shows more than the traceback alone. Other errors are returned as they are.
+    """
     if not output or not is_wordless(raised.line):
         return raised
     printed = (each for chain in chains_of_text(output) for each in chain.members)
@@ -146,8 +156,11 @@ def _explained(raised: Raised, output: str) -> Raised:
 
 
 def _placed(raised: Raised, printed: Sequence[Raised]) -> Raised:
-    """An error of the record at the place that the traceback has for it: by its message, else by
-    its type (the message of a SyntaxError is printed without its place)."""
+    """Returns an error of the record with the place that the traceback shows for it.
+
+    The traceback's error must have the same type. One with the same message is preferred, not
+    required: a traceback prints the message of a SyntaxError without its place.
+    """
     same = [each for each in printed if _kind(each) == _kind(raised)]
     same.sort(key=lambda each: _message(each) != _message(raised))
     if not same:
@@ -167,7 +180,7 @@ def _message(raised: Raised) -> str:
 
 
 def _members_of_info(info: ExceptionInfo) -> Iterator[Raised]:
-    """The error itself, after those that its message holds as text (a callback's, a worker's)."""
+    """Yields the errors that its message holds as text (a callback's, a worker's), then itself."""
     if HEADER in info.message:
         for chain in TracebackReader(clean_lines(info.message)).chains():
             yield from chain.members
@@ -176,7 +189,7 @@ def _members_of_info(info: ExceptionInfo) -> Iterator[Raised]:
 
 
 def _unwrapped(chain: Chain) -> Chain:
-    """The chain without what only carries its genuine members."""
+    """Returns the chain without errors that only carry others, unless it has no others."""
     members = tuple(inner for member in chain.members for inner in _opened(member))
     genuine = tuple(
         member
@@ -187,14 +200,14 @@ def _unwrapped(chain: Chain) -> Chain:
 
 
 def _after_callback(line: str) -> str | None:
-    """What a line says of the error of a callback; None: it speaks of none."""
+    """Returns what a line says about the error of a callback; None: it is about none."""
     callback = _CALLBACK.search(line)
     error = _ITS_ERROR.search(line, callback.end()) if callback is not None else None
     return line[error.end() :] if error is not None else None
 
 
 def _opened(member: Raised) -> Iterator[Raised]:
-    """An exception that names another in its own line: that one, and itself."""
+    """Yields the exception that the error of a callback names in its own line, then the error."""
     said = _after_callback(member.line)
     if said is not None:
         inner = _EMBEDDED.match(said)

@@ -1,8 +1,8 @@
-"""Searches for regular expressions that rarely match, where time counts.
+"""Searches fast for regular expressions that rarely match.
 
-An error is asked about by a hundred rules, of which one or two match, and every line of an output
-by several expressions. Most of them hold plain strings without which they cannot match: looking for
-those takes a tenth of the time of a search that has many alternatives and ignores the case.
+A hundred rules are tried on each error, of which one or two match, and several expressions on every
+line of an output. Most of them contain plain strings without which they cannot match. To look for
+those takes a tenth of the time of a search that has many alternatives and ignores case.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Searched:
         return re.compile(self._source)
 
     def search(self, text: str) -> re.Match[str] | None:
-        """The first match in `text`."""
+        """Returns the first match in `text`; None: there is none."""
         return self.search_in(text, lowered(text))
 
     def search_in(self, text: str, lowered: str | None) -> re.Match[str] | None:
-        """The same, for who searches a text many times: `lowered` is `lowered(text)`."""
+        """Like `search`, for a text that is searched many times: `lowered` is `lowered(text)`."""
         if lowered is not None and self._needed:
-            for each in self._needed:  # a generator takes twice the time
+            for each in self._needed:  # `any` with a generator takes twice the time
                 if each in lowered:
                     break
             else:
@@ -42,19 +42,21 @@ class Searched:
 
 
 def lowered(text: str) -> str | None:
-    """`text` in lower case; None where that is ambiguous: other letters than those of ASCII may
-    match ones that are not their lower case."""
+    """Returns `text` in lower case; None if it is not ASCII.
+
+    Without case, other letters may match letters that are not their lower case.
+    """
     return text.lower() if text.isascii() else None
 
 
 def needed(source: str) -> frozenset[str]:
-    """Strings in lower case, one of which is in each ASCII text that the regular expression
-    matches; empty: none are known."""
+    """Returns strings in lower case, one of which is in each lowered ASCII text that the regular
+    expression matches; empty: none are known."""
     return _of_sequence(_parser.parse(source))
 
 
 def _of_sequence(items: Iterable[tuple[Any, Any]]) -> frozenset[str]:
-    """The best of what the items need that follow on one another."""
+    """Returns the needed strings of a sequence of items: the longest ones, which are the rarest."""
     found, run = [], ""
     for kind, value in items:
         letter = _letter(kind, value)
@@ -74,7 +76,7 @@ def _worth(strings: frozenset[str]) -> tuple[int, int]:
 
 
 def _letter(kind: Any, value: Any) -> str:
-    """The one character that the item is, whatever its case; empty: it is none."""
+    """Returns the one character, in lower case, that the item matches; empty: not one character."""
     codes = [value] if kind is op.LITERAL else []
     if kind is op.IN and all(each is op.LITERAL for each, _ in value):
         codes = [code for _, code in value]
@@ -84,7 +86,7 @@ def _letter(kind: Any, value: Any) -> str:
 
 
 def _of_item(kind: Any, value: Any) -> frozenset[str]:
-    """What an item needs that is more than a character."""
+    """Returns the needed strings of an item other than a single character."""
     match kind, value:
         case op.SUBPATTERN, (_, _, _, items):
             return _of_sequence(items)

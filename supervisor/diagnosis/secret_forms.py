@@ -1,13 +1,13 @@
-"""What secrets look like in a text: one row for each kind, as data.
+"""The forms of secrets in a text, as a table: one row for each kind.
 
-The forms of tokens that services issue follow the rules of detect-secrets (Yelp, 1.5.0: its
-plugins) and the issuers' own pages. The forms of what stands behind a name are our own: that
-library looks for one finding in a line of source code, we remove all of them from any text.
+The forms of tokens that services issue follow the plugins of detect-secrets (Yelp, 1.5.0) and the
+issuers' own pages. The forms of values behind a name are our own: detect-secrets looks for one
+finding in a line of source code, we remove all secrets from any text.
 
-Each pattern is linear in the length of the text, whatever the text: it begins at a word that only
-secrets have, all repetitions are bounded or possessive, and no two of them can match the same
-characters. A row is tried only where one of its hints stands in the text, so that ordinary lines
-cost a search for some words.
+Each pattern takes time linear in the length of any text: it begins at a word that only secrets
+have, all repetitions are bounded or possessive, and no two of them can match the same characters. A
+row is tried only if the text contains one of its hints, so an ordinary line costs only a search for
+some words.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from supervisor.config.secret_names import REDACTED as REDACTED
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One kind of secret. What the group `keep` matches stays; all else of a match goes."""
+    """One kind of secret. The group `keep` of a match stays in the text; the rest is replaced."""
 
     name: str
     hints: tuple[str, ...]
-    """In lower case."""
+    """Strings in lower case, one of which is in every text that holds such a secret."""
     pattern: re.Pattern[str]
     unmistakable: bool = False
-    """Whether it is a secret wherever it stands, also among the values that a trainer reads."""
+    """Whether it is a secret everywhere, also among the values that a trainer reads."""
 
 
 def _token(name: str, hints: str, pattern: str) -> Form:
@@ -41,20 +41,21 @@ def _behind(name: str, hints: str, keep: str, value: str, flags: int = re.IGNORE
 
 _OPEN = r"""[ \t]*+(?:[bruf]{1,2}(?=["']))?+(?P<e>\\++(?=["']))?+(?P<q>["'])?+"""
 _IS = rf"""\d?\\*["']?\]?[ \t]*(?>:=|=>|={{1,3}}|:)(?!:){_OPEN}"""
-"""Between a name and its value, in code, YAML, JSON, headers and shells."""
+"""The text between a name and its value, in code, YAML, JSON, headers and shells."""
 _EQUALS = rf"""(?:\\*["']\]?[ \t]*(?>:|={{1,3}})|[ \t]*={{1,3}}+){_OPEN}"""
-"""The same behind a word that is also one of plain English: `AUTH: done` is no assignment."""
+"""The same after a name that is also an English word: `AUTH: done` is no assignment."""
 _VALUE = r"""(?!(?i:none|null|true|false)\b|\*+(?:\s|$)
         |(?:No[ ]such[ ]file|(?:Is|Not)[ ]a[ ]directory|File[ ]exists|Permission[ ]denied
         |Operation[ ]not[ ]permitted|Input/output[ ]error|Read-only[ ]file[ ]system)\b)
     (?(e)[^\\"'\r\n]++|(?(q)(?:(?!(?P=q))[^\\\r\n]|\\.)++|[^\s"'`]++))"""
-"""In quotes to the closing one (escaped as the opening one); without, to a space or quote. What the
-C library says of a file (`/etc/passwd: Permission denied`) is no value."""
+"""A value. In quotes it ends at the closing quote (escaped as the opening one), else at a space or
+quote. An error message of the C library (`/etc/passwd: Permission denied`) is no value."""
 _REST_OF_LINE = r"[^\r\n]++"
 
 
 def _preceded(core: str, words: str) -> str:
-    """Behind `core`: that one of `words` stands before it, joined by _ or - or nothing."""
+    """Returns a pattern for use after `core`: one of `words` is before it, with _, - or nothing
+    between."""
     return "|".join(rf"(?<={word}[_-]{core})|(?<={word}{core})" for word in words.split())
 
 
@@ -78,7 +79,7 @@ _NAMES = rf"""[pPsSkKtTcC](?i:(?<=p)ass(?:w(?:or)?d|phrase|(?![a-z])(?:{_PASSES}
     |(?<=k)ey(?:{_KEYS})
     |(?<=t)oken(?:{_TOKENS}|(?<![a-z]id.token)(?<=id[_-]token)|(?<![a-z]hf.token)(?<=hf[_-]token))
     |(?<=c)onnection[_-]?string)"""
-"""One set of letters first: the search is by that, and by words only where one of them stands."""
+"""It begins with a set of letters: the search looks for these, and for words only behind them."""
 _FLAG_NAMES = r"(?:token|[-_]key|secret|passw(?:or)?d|passphrase|[-_]pass|[-_]pwd|[-_]auth|cookie)"
 
 FORMS: tuple[Form, ...] = (
@@ -141,8 +142,8 @@ FORMS: tuple[Form, ...] = (
         "user and password in a URL",
         "://",
         r"://",
-        # What RFC 3986 calls userinfo, to its last @; and what people put there all the same: a
-        # password with / ? or # in it (a colon with digits is a port).
+        # The userinfo of RFC 3986, up to its last @. Also a password with / ? or # in it, which the
+        # RFC forbids and people write (a colon with digits is a port).
         r"""(?!git@)(?:[^\s/?\#"']{1,4096}(?=@)
             |[^\s/@:"']{0,256}:(?!\d{1,5}(?:[/?\#\s]|$))[^\s@"']{0,512}(?=@))""",
     ),

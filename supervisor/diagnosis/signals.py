@@ -1,6 +1,6 @@
-"""What the signal that ended a process tells: the one table of them.
+"""The only table of signals: what the signal that ended a process says about its end.
 
-Add a signal here, and to the rule that is about it in `rules/exits.py`.
+Add a signal here, and to the rule about it in `rules/exits.py`.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from supervisor.diagnosis.failure import WorkerExit
 
 FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2"})
-"""End a program which need not have done anything wrong: what it had caught and logged before says
-nothing about its end."""
+"""Signals that others send. The program need not have done anything wrong, and what it had caught
+and logged before says nothing about its end."""
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS"})
-"""End a program whose native code did something that is forbidden. SIGABRT is not one of them: who
-loses a peer ends by it, too."""
+"""Signals for native code that did something forbidden. SIGABRT is not one of them: a rank that
+loses a peer ends with it too."""
 NATIVE_ENDS = CRASHES | {"SIGABRT"}
-"""End a program after its native code has said why."""
+"""Signals that end a program after its native code has printed why."""
 WITH_STACKS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"})
-"""`faulthandler` writes the Python stacks on these:
+"""Signals on which `faulthandler` writes the Python stacks:
 https://docs.python.org/3/library/faulthandler.html#faulthandler.enable"""
 
 _SHELL_CODES = {
@@ -32,9 +32,9 @@ _SHELL_CODES = {
     128 + 15: "SIGTERM",
     128 + 31: "SIGSYS",
 }
-"""With which a shell exits when its program was ended by a signal (signal(7), x86 and Arm)."""
+"""Exit codes of a shell whose program was ended by a signal (signal(7), x86 and Arm)."""
 
 
 def signal_of(ended: WorkerExit) -> str | None:
-    """The signal that ended a process, also where a shell tells it by its exit code."""
+    """Returns the signal that ended a process, also if a shell's exit code says so; None: none."""
     return ended.signal if ended.code is None else _SHELL_CODES.get(ended.code)

@@ -1,13 +1,13 @@
-"""The fingerprint of a failure: the same when the same thing went wrong, however it is worded.
+"""Makes the signature of a failure: it is equal if the same thing went wrong at another attempt.
 
-What changes from one attempt to the next (hosts, ports, paths, numbers, ids, times, sizes) is taken
-out of the message, but not structured codes (statuses, error numbers, reasons); and what stands in
-braces is put in order: a set is printed in another order by each process. Of the frames only those
-of the user's own code count, without line numbers, so that an added comment or another version of a
-library is no new failure.
+The parts of the message that differ between attempts (hosts, ports, paths, numbers, ids, times,
+sizes) are left out, but structured codes (statuses, error numbers, reasons) stay. The parts of text
+in braces are sorted, because each process prints a set in another order. Only the frames of the
+user's own code count, without line numbers: an added comment or another version of a library makes
+no new failure.
 
-No expression here repeats a repetition, and only the head of a message is looked at: time is
-bounded whatever a program prints.
+No expression here nests repetitions, and only the head of a message is read: the time is bounded
+for any message.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from supervisor.diagnosis.random_words import is_encoded, is_random
 _MAX_MESSAGE = 4000
 _MAX_LINES = 4
 _SAYS_SOMETHING = 4
-"""A line with so many words tells failures apart by itself; what follows it may be of another
-thread."""
+"""Words: a line with this many identifies a failure by itself, and the next line may be another
+thread's."""
 _MAX_WORDS = 60
 _FRAMES = 3
 _QUOTED = re.compile(r"(?<!\w)(?:'[^'\n]{1,300}'|\"[^\"\n]{1,300}\"|`[^`\n]{1,300}`)(?!\w)")
@@ -33,7 +33,7 @@ _KEYED = re.compile(
     r"(?:request|trace|correlation|session|job|run|upload|span)[-_ ]?id ?[=:] ?)"
     r"(?:'[^'\n]{0,300}'|\"[^\"\n]{0,300}\"|[^\s'\",;)]+)"
 )
-"""What stands behind the name of something that each attempt has another of."""
+"""The value behind the name of something that differs between attempts."""
 _TIME = re.compile(
     r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},? (?=\d|[A-Z][a-z]{2} )|"
     r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6} (?=\d)|\b[AP]M\b"
@@ -50,17 +50,18 @@ _NAMED = re.compile(
     r"(?i)(\b(?:container|pod|sandbox|instance|node|host|machine|replica)s?:? ['\"`(/]?)"
     r"[a-z]+(?:[_-][a-z]+)+(?![\w.])"
 )
-"""What was given a name of two words, as docker's `jovial_euler`."""
+"""A generated name of several words, such as docker's `jovial_euler`."""
 _ENCODED = re.compile(r"(?<![\w/.+-])[A-Za-z0-9+/_-]{16,}={0,2}(?![\w/.])")
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}|\btmp\.[A-Za-z0-9]{6,}|\b(?:psm|wnsm)_[0-9a-f]{8}")
-"""Of tempfile, mktemp(1) and multiprocessing.shared_memory."""
+"""Names that tempfile, mktemp(1) and multiprocessing.shared_memory make."""
 _NETWORK = (
     "com", "org", "net", "io", "ai", "co", "dev", "cloud", "app", "edu", "gov", "internal",
     "local", "localdomain", "lan", "corp", "svc", "test", "example", "goog",
 )  # fmt: skip
-"""What the name of a host ends in."""
+"""The last parts of host names."""
 _HOLE = re.compile(r"(?:<(?:n|id|path)>)+")
-"""A number at one attempt may be an id at the next: both may be of digits alone."""
+"""Placeholders, which all count as equal: an id that is all digits at one attempt, and so a number,
+may have letters at the next."""
 _WORD = re.compile(r"<\w*>|[^\W\d]+")
 
 
@@ -72,7 +73,7 @@ def signature(
     step: int | None,
     codes: Iterable[str] = (),
 ) -> str:
-    """A short name of the failure: its type, then a hash of all that identifies it."""
+    """Returns a short name of the failure: its type, then a hash of all that identifies it."""
     name = kind.rpartition(".")[2]
     own = [_place(path, function) for path, function in frames if is_surely_own(path)]
     said = normalised(message.removeprefix(kind) if kind else message)
@@ -82,12 +83,12 @@ def signature(
 
 
 def _place(path: str, function: str) -> str:
-    """A frame without its folder and line; copies of a file have a number in their names."""
+    """Returns a frame without folder, line, and the number in the name of a copied file."""
     return f"{_DIGITS.sub('', path.rpartition('/')[2])}:{function}"
 
 
 def normalised(message: str) -> str:
-    """The first words of `message`, without what differs from one attempt to the next."""
+    """Returns the first words of `message`, without the parts that differ between attempts."""
     words: list[str] = []
     for line in _first_lines(message):
         found = _WORD.findall(_HOLE.sub("<>", _stable(line)))
@@ -105,7 +106,7 @@ def _first_lines(message: str) -> list[str]:
 
 
 def _stable(text: str) -> str:
-    """`text` with a placeholder for each part that is not the same at each attempt."""
+    """Returns `text` with a placeholder for each part that differs between attempts."""
     text = _NAMED.sub(r"\1<id>", _KEYED.sub(r"\1<id>", _TIME.sub("", text)))
     text = _ENCODED.sub(lambda match: "<id>" if is_encoded(match[0]) else match[0], text)
     text = _QUOTED.sub(_quoted, text)
@@ -114,8 +115,10 @@ def _stable(text: str) -> str:
 
 
 def _quoted(match: re.Match[str]) -> str:
-    """A quoted name: as it is if it can be a word of the program, else a placeholder. What has
-    blanks is no name: its words are looked at one by one."""
+    """Returns a quoted name as it is if it can be a word of the program, else a placeholder.
+
+    A text with blanks is no name: its words are replaced one by one.
+    """
     name = match[0][1:-1]
     if " " in name:
         return match[0]
@@ -124,7 +127,7 @@ def _quoted(match: re.Match[str]) -> str:
 
 
 def _token(match: re.Match[str]) -> str:
-    """What stands between blanks and punctuation."""
+    """Returns a word, which ends at blanks and punctuation, or the placeholder for it."""
     token = match[0]
     if _NUMBER.fullmatch(token.rstrip(".:")):
         return "<n>"
@@ -140,7 +143,7 @@ def _token(match: re.Match[str]) -> str:
 
 
 def _is_drawn(name: str) -> bool:
-    """Whether the next attempt has another: the name of a host, or one that nobody chose."""
+    """True if the name differs between attempts: a host's, a temporary file's, or a random one."""
     return bool(_TEMPORARY.search(name)) or _is_host(name) or is_random(name)
 
 

@@ -1,8 +1,8 @@
-"""Who raised an error: the user's own code, a library that computes, or one that talks to others.
+"""Decides who raised an error: the user's own code, a library that computes, or an I/O library.
 
 The same word means opposite things in them. "invalid" in the user's own code is a check that fails
-again; in a library that reads from a network it is as often a cut connection. So rules may ask who
-speaks, and only what the user's own code raised can be certain by its type alone.
+again; in a library that reads from a network it is as often a cut connection. So rules may require
+a speaker, and only an error that the user's own code raised can be certain by its type alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Speaker(StrEnum):
     LIBRARY = "library"
     """Any other library, and Python itself."""
     UNKNOWN = "unknown"
-    """Nothing tells."""
+    """It is not known who raised it."""
 
 
 ANYBODY = tuple(Speaker)
@@ -49,24 +49,24 @@ _PACKAGES = {
     "sqlalchemy sqlite3",
 }
 TALKERS = frozenset(name for names in _PACKAGES.values() for name in names.split())
-"""Packages and modules of Python's that talk to others."""
+"""I/O libraries: packages and standard modules that talk to a network or another process."""
 CARRIERS = frozenset([*_PACKAGES["HTTP and sockets"].split(), "grpc", "aiobotocore"])
-"""Those that carry what the others say."""
+"""I/O libraries that carry the messages of the other ones."""
 STORES = frozenset([*_PACKAGES["stores"].split(), "google"])
 _NOT_IO = ("google.protobuf", "ray.exceptions.RayTaskError")
-"""What is in them and does not: a message format, and the error of a task, whoever raised it."""
+"""Parts of them that do no I/O: a message format, and the error of a task, whoever raised it."""
 _FRAMEWORKS = frozenset({"ray", "distributed", "mlflow"})
-"""Those of them whose errors of other types are of the work that they run, or of how it is set
-up."""
+"""I/O libraries that also run work: errors of other types than theirs, raised in their files, come
+from that work or its setup."""
 
 
 @lru_cache(maxsize=1024)
 def speaker(kind: str, raised_in: str, bases: tuple[str, ...] = ()) -> Speaker:
-    """Who raised an error of the type `kind` with these `bases`, in a file at the path `raised_in`
-    ("": not known).
+    """Returns who raised an error of type `kind` with these `bases`, in the file at the path
+    `raised_in` ("": not known).
 
-    A type of an I/O library counts as its word wherever it was raised: such errors are raised
-    again, and programs derive their own from them.
+    A type of an I/O library counts as an error of that library wherever it was raised: programs
+    raise such errors again, and derive their own from them.
     """
     if any(map(_of_io, (kind, *bases))) or _is_io_file(raised_in):
         return Speaker.IO
@@ -76,11 +76,12 @@ def speaker(kind: str, raised_in: str, bases: tuple[str, ...] = ()) -> Speaker:
 
 
 def raiser(paths: Sequence[str]) -> str:
-    """The file that an error comes from, of those that its traceback passes through, outermost
-    first: the innermost, or one of an I/O library that called it ("": there is none).
+    """Returns the file that an error comes from; `paths` are its traceback's, outermost first.
 
-    What an I/O library asked for and could not read (as JSON, say) is its error, too. Above the
-    innermost file of the user's own code nobody is looked for.
+    It is the file of the I/O library that called the innermost file, if there is one: an answer
+    that an I/O library asked for and could not read (as JSON, for example) is its error. The search
+    ends at the innermost file of the user's own code. Otherwise it is the innermost file; "": there
+    are no paths.
     """
     for path in reversed(paths):
         if is_own(path):
@@ -96,12 +97,12 @@ def _of_io(kind: str) -> bool:
 
 
 def _is_io_file(path: str) -> bool:
-    """Whether a file belongs to an I/O library, or to such a module of Python's own."""
+    """True if a file belongs to an I/O library that runs no work (see `_FRAMEWORKS`)."""
     return package(path) in TALKERS - _FRAMEWORKS and not _module(path).startswith(_NOT_IO)
 
 
 def package(path: str) -> str:
-    """The installed package (or module of Python's own) that a file belongs to; empty: to none."""
+    """Returns the installed package, or the standard module, of a file; empty: it has none."""
     return _module(path).partition(".")[0]
 
 

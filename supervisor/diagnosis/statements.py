@@ -1,13 +1,13 @@
-"""What an error message states of what happened, apart from what it advises or supposes.
+"""Separates what an error message states about what happened from its advice and suppositions.
 
 Libraries put both into one message: PyTorch advises after any CUDA error to compile with
-device-side assertions, transformers tells of its offline mode after a failed download, Ray lists
-potential causes. Whoever reads advice as a statement ends jobs that would have gone on. So a
-message is read sentence by sentence, and what a sentence advises, asks, supposes or gives as an
-example is left out: from its first word to the end of the sentence, or of the brackets around it.
+device-side assertions, transformers mentions its offline mode after a failed download, Ray lists
+potential causes. If advice were read as a statement, jobs would end that could go on. So a message
+is read sentence by sentence, and advice, questions, suppositions and examples are left out: from
+their first word to the end of the sentence, or of the brackets around them.
 
-Verbs that begin statements, too ("Set changed size", "Read timed out", "Check failed") count as
-advice only together with what advice goes on with.
+Verbs that may also begin a statement ("Set changed size", "Read timed out", "Check failed") count
+as advice only together with the words that follow them in advice.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SENTENCE_END = re.compile(
     r"(?<!e\.g)(?<!i\.e)(?<!\bvs)[.!?][\"'`)\]]*[ \t]+(?=[A-Z\"'`<*\[(/])|"
     r"\n[ \t]*\n|[.!?:;][ \t]*\n|\n(?=[ \t]*(?:[^\sa-z]|\w+ ?[=:]))"
 )
-"""A line that goes on in lower case belongs to the sentence of the line before it."""
+"""The end of a sentence. A line that begins in lower case continues the sentence before it."""
 _CAUSES = re.compile(
     r"(?i)\b(?:(?:t?here|these) are )?(?:some )?(?:common|potential|possible|likely|"
     r"probable|typical) (?:root )?(?:causes?|reasons?|solutions?|fix(?:es)?|workarounds?)\b"
 )
-"""What follows on the line, and the list below it, might have been: killed for memory, by a person,
-by anything."""
+"""A heading of possible causes. The rest of its line, and the list below it, suppose: killed for
+memory, by a person, by anything."""
 _ITEM = re.compile(r"[ \t]+\S|[-*\N{BULLET}]|\(?\w{1,2}[.)] ")
 
 _ASKS = (
@@ -46,7 +46,7 @@ _ASKS = (
     r"(?-i:If) |if (?:you|this|that|it|the|so|not|possible|your|any)\b|in case\b",
     r"(?:is|are|was|were|do|does|did|have|has|can|could|what|why|which) [^?]{0,300}\?",
 )
-"""How a clause begins that advises or asks."""
+"""The beginnings of clauses that advise or ask."""
 _SUPPOSES = (
     r"(?:perhaps|maybe|possibly|probably|presumably|for example|for instance|may|might|"
     r"it is (?:also )?possible)\b",
@@ -55,17 +55,17 @@ _SUPPOSES = (
     r"(?:may|might|could|usually|often|typically|generally|commonly|sometimes|likely|probably|"
     r"possibly|happens?|occurs?|can (?:also )?be (?:also )?(?:caused by|due to)|indicates?|"
     r"suggests?)\b",
-    # "could not be broadcast" states, and so does "no structure could be identified"
+    # "could not be broadcast" is a statement, and so is "no structure could be identified"
     r"(?!no )(?:\w+ ){1,4}(?:(?:may|might)(?: not)?|could) (?:be|have|indicate|mean)\b",
 )
-"""How a clause begins that supposes."""
+"""The beginnings of clauses that suppose."""
 _WITHIN = (
     r"please|perhaps|possibly|maybe|presumably|probably|(?:most |very )?likely|e\.g\.|such as",
     r"(?:may|might|could|can) (?:also )?(?:be|have been) (?:caused|due|because|related|the result)",
     r"consider \w+ing|make sure|did you|try again|try \w+ing|see (?:how to|https?:|the other)",
     r"for (?:more )?(?:details|information|debugging)|you (?:may|might|can|could|should)",
 )
-"""From where on a sentence advises or supposes, in whichever clause that stands."""
+"""Words from which on a sentence advises or supposes, in any clause."""
 
 _ADVICE = re.compile(
     r"(?i)(?:^|(?<=[:;(\[]))(?:[ \t]|[-*\N{BULLET}>][ \t]|\(?\d{1,2}[.)][ \t])*"
@@ -75,12 +75,12 @@ _RESUMED = re.compile(
     r": (?=(?:[A-Z]+_[A-Z_]+|UN[A-Z]{5,}|INTERNAL|ABORTED|CANCELLED)\b|\[Errno|"
     r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b)"
 )
-"""Where a sentence states something after its advice: "See full details: NOT_FOUND: ..."."""
+"""The place where a statement follows advice: "See full details: NOT_FOUND: ..."."""
 
 
 @lru_cache(maxsize=1024)
 def stated(text: str) -> str:
-    """What `text` states: without its advice, questions, suppositions and examples."""
+    """Returns `text` without its advice, questions, suppositions and examples."""
     return "".join(_pieces(text))
 
 
@@ -99,7 +99,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _end_of_sentence(text: str, at: int) -> tuple[int, int]:
-    """Where the sentence at `at` ends, with the mark of a question, and where the next begins."""
+    """Returns where the sentence at `at` ends, after a question mark, and where the next begins."""
     end = _SENTENCE_END.search(text, at, at + _MAX_SENTENCE)
     if end is None:
         return min(len(text), at + _MAX_SENTENCE), min(len(text), at + _MAX_SENTENCE)
@@ -118,7 +118,11 @@ def _without_advice(sentence: str) -> str:
 
 
 def _end_of_advice(sentence: str, start: int, *, in_brackets: bool) -> int:
-    """Where what begins at `start` ends: at its closing bracket, a status, or with the sentence."""
+    """Returns where the advice that begins at `start` ends.
+
+    It ends at the closing bracket around it, at a status or the name of an error, or with the
+    sentence.
+    """
     opened = 0
     for number in range(start, len(sentence) if in_brackets else start):
         opened += (sentence[number] in "([") - (sentence[number] in ")]")

@@ -1,7 +1,8 @@
-"""What a fault of an object store means: an ordered table, the first rule that matches decides.
+"""Decides what a fault of an object store means, by an ordered table: the first match decides.
 
-What may pass is worth another try; what a person must mend is not, and says how. Status and code
-are those that the services document: https://cloud.google.com/storage/docs/retry-strategy and
+A fault that may pass is worth another try. One that a person must mend is not, and its rule says
+what to do. Status and code are those that the services document:
+https://cloud.google.com/storage/docs/retry-strategy and
 .../json_api/v1/status-codes, https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html.
 """
 
@@ -19,7 +20,7 @@ _MAX_WORDS = 10_000
 
 
 class Meaning(enum.Enum):
-    """What a fault is to the caller."""
+    """What a fault means for the caller."""
 
     PASSES = "may pass"
     RENEWS = "passes once the credentials are renewed, which a new client finds"
@@ -30,28 +31,28 @@ class Meaning(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreFault:
-    """What came of one try, as far as the client library tells."""
+    """The fault of one try, as far as the client library reports it."""
 
     status: int | None = None
-    """Of HTTP; None where there was no answer."""
+    """The HTTP status; None: there was no answer."""
     code: str = ""
-    """The store's own word for it."""
+    """The store's own name for the error; without an answer, the name of the exception's type."""
     message: str = ""
     types: tuple[str, ...] = ()
-    """Of the exception and what caused it, base classes too: names with their module."""
+    """The types of the exception and of those that led to it, with base classes: `MODULE.NAME`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """One line of the table. All conditions that are stated must hold; of several values, one."""
+    """One row of the table. All its conditions must hold; one of several values is enough."""
 
     meaning: Meaning
     statuses: Container[int] | None = None
     codes: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
-    """With as much of the module as matters."""
+    """Names of types, with as much of the module path as is needed."""
     pattern: str = ""
-    """A regular expression that occurs in the message."""
+    """A regular expression that must occur in the message."""
     remedy: str = ""
     """What a person can do about it."""
 
@@ -95,7 +96,8 @@ RULES = (
         codes=("IncompleteBody", "RequestTimeout", "SlowDown", "XAmzContentSHA256Mismatch"),
     ),
     FaultRule(_REFUSED, statuses=range(600)),
-    # Without an answer of the store. Who gives out credentials may not be up yet on a new machine.
+    # Faults without an answer of the store. On a new machine the service that gives out credentials
+    # may not be up yet.
     FaultRule(
         _RENEWS, types=("DefaultCredentialsError", "NoCredentialsError"), remedy=_NO_CREDENTIALS
     ),
@@ -139,7 +141,7 @@ RULES = (
 
 
 class RefusedError(Exception):
-    """An answer of Google's JSON API that is an error."""
+    """An error answer of Google's JSON API."""
 
     def __init__(self, status: int, content: bytes) -> None:
         reason, message = "", beginning(content.decode(errors="replace"), _MAX_WORDS)
@@ -148,13 +150,13 @@ class RefusedError(Exception):
             reason = str(told["errors"][0]["reason"])[:_MAX_WORDS]
             message = beginning(str(told["message"]), _MAX_WORDS)
         except (UnreadableError, TypeError, LookupError):
-            pass  # a proxy's words, or of a download
+            pass  # no JSON: a proxy's answer, or that to a download
         super().__init__(message)
         self.fault = StoreFault(status, reason, message)
 
 
 def fault_of(error: BaseException) -> StoreFault:
-    """What `error` says, or the errors that led to it."""
+    """Returns the fault that `error`, or an error that led to it, reports."""
     chain = [error]
     while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(earlier)
@@ -163,7 +165,7 @@ def fault_of(error: BaseException) -> StoreFault:
         if isinstance(each, RefusedError):
             return each.fault
         answer = getattr(each, "response", None)
-        if isinstance(answer, dict):  # of botocore
+        if isinstance(answer, dict):  # an error of botocore
             status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
             told = answer.get("Error", {})
             return StoreFault(status, told.get("Code", ""), told.get("Message", ""), types)
@@ -171,7 +173,7 @@ def fault_of(error: BaseException) -> StoreFault:
 
 
 def ruling(fault: StoreFault) -> FaultRule | None:
-    """The rule that decides what `fault` means; None for what is no fault of a store."""
+    """Returns the rule that decides what `fault` means; None: it is no fault of a store."""
     return next((rule for rule in RULES if _matches(rule, fault)), None)
 
 

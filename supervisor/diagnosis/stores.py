@@ -1,8 +1,9 @@
-"""Whether an error is what the client of an object store says.
+"""Decides whether the client of an object store raised an error.
 
-A job that is kept in a bucket is not charged for trouble with it. The same code means other trouble
-where somebody else says it: a 503 of a tracker, a database that is gone, a refused port. So who
-speaks is looked for, from the error itself outwards; what only carries bytes is passed over.
+A job that is kept in a bucket is not charged for trouble with the bucket. The same code from
+another speaker means other trouble: a 503 of a tracker, a database that is gone, a refused port. So
+this file looks for the speaker, from the error itself outwards, and skips libraries that only carry
+bytes.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ _OTHER_OF_GOOGLE = re.compile(r"google[./]cloud[./](?!storage\b|_|client\b|excep
 
 
 def is_of_a_store(chain: Chain, member: Raised) -> bool:
-    """Whether the client of an object store raised the error, or it names an object in one where
-    nobody else is known to speak: TensorStore raises Python's own types, and shows no frames."""
+    """True if the client of an object store raised the error.
+
+    If no speaker is known, the error must name an object in a store: TensorStore raises Python's
+    own types, and shows no frames.
+    """
     who = next(_speakers(chain, member), None)
     if who is not None:
         of_google = who == "google" and _OTHER_OF_GOOGLE.search(f"{member.type}\n{chain.path}")
@@ -32,8 +36,11 @@ def is_of_a_store(chain: Chain, member: Raised) -> bool:
 
 
 def _speakers(chain: Chain, member: Raised) -> Iterator[str]:
-    """The packages that talk to others and not only carry bytes: by the types of the error, then by
-    the frames that it passed through, the innermost first, down to the user's own code."""
+    """Yields the I/O libraries that do not only carry bytes.
+
+    First those of the error's types, then those of the frames that it passed through, from the
+    innermost frame to the user's own code.
+    """
     found = [kind.partition(".")[0] for kind in (member.type, *member.bases) if "." in kind]
     for path, _ in reversed(chain.frames):
         if is_own(path):

@@ -1,12 +1,12 @@
-"""The structured codes in what an error says: statuses, error numbers, reasons.
+"""Extracts the structured codes from the text of an error: statuses, error numbers, reasons.
 
-A code means the same whoever writes it down, and a word does not: "invalid" may be said of a config
-and of a packet that was cut. So an error that has a code is judged by that first. Extraction alone
-is here, each code as `FAMILY:VALUE` (`http:404`, `grpc:UNAVAILABLE`, `errno:116`,
-`s3:NoSuchBucket`); `diagnosis/rules/tables.py` says which of them pass and which stay.
+A code means the same whoever writes it, and a word does not: "invalid" may describe a config, or a
+packet that was cut. So an error with a code is judged by the code first. This file only extracts
+the codes, each as `FAMILY:VALUE` (`http:404`, `grpc:UNAVAILABLE`, `errno:116`, `s3:NoSuchBucket`);
+`diagnosis/rules/tables.py` says which of them are transient.
 
-A number counts only where its family is named beside it: `batch (500)` is no status. What services
-say in words that stand for a code is in `diagnosis/worded.py`.
+A number counts only if its family is named beside it: `batch (500)` is no status. Services whose
+messages stand for a code are in `diagnosis/worded.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_CODES = re.compile(
     r"(?:\w+\.)*(?:TypeError|AttributeError|NameError|KeyError|IndexError|SyntaxError|ImportError|"
     r"ModuleNotFoundError|ZeroDivisionError|RecursionError|UnboundLocalError)$"
 )
-"""Errors of code: a number in them is a value, and no status."""
+"""Types of programming errors: a number in them is a value, not a status."""
 
 _ACCESS_LOG = re.compile(r"HTTP Request: |[\"'](?:GET|HEAD|POST|PUT|PATCH|DELETE) \S+ HTTP/")
 """A line about one request among many, as httpx, urllib3 and servers log them."""
@@ -56,7 +56,7 @@ _HTTP = (
     r"(\d{3})\b",
     # "google.api_core.exceptions.NotFound: 404 The ..."
     r"^google\.[\w.]+: (\d{3})\b",
-    # "429 Too Many Requests", wherever the number stands with its own name
+    # "429 Too Many Requests": the number with its own name, anywhere
     r"\b(4(?:00 Bad Request|01 Unauthorized|03 Forbidden|04 Not Found|08 Request Time-?out|"
     r"10 Gone|12 Precondition Failed|16 Requested Range|29 Too Many)|5(?:00 Internal Server|"
     r"02 Bad Gateway|03 Service|03 Slow|04 Gateway|04 Deadline))",
@@ -106,13 +106,13 @@ _SIGNED = re.compile(
     r"[?&](?:X-(?:Amz|Goog)-(?:Expires|Signature)|Signature|sig)=|<X-Amz-Expires>|"
     r"<Message>Request has expired</Message>"
 )
-"""An address that is good for some time only: S3 and GCS (V4 and V2), CloudFront, Azure."""
+"""A signed address, which is valid for a limited time: S3 and GCS (V4, V2), CloudFront, Azure."""
 _GCSFS = re.compile(r"^gcsfs\.[\w.]+: [\s\S]*, (\d{3})\s*$")
 
 
 @lru_cache(maxsize=256)
 def codes_of(kind: str, text: str) -> frozenset[str]:
-    """The codes in `text`, which is all that an error of the type `kind` says ("": a line)."""
+    """Returns the codes in `text`: all lines of an error of type `kind` ("": a line of text)."""
     if _NO_CODES.match(kind) or (not kind and _ACCESS_LOG.search(text)):
         return frozenset()
     found = {
@@ -129,7 +129,7 @@ def codes_of(kind: str, text: str) -> frozenset[str]:
 
 
 def _value(family: str, said: str) -> str:
-    """The code as the tables have it; empty where it is none."""
+    """Returns the code as the tables write it; empty: it is no code."""
     if family == "http":
         return said[:3] if "100" <= said[:3] <= "599" else ""
     if family == "grpc":
@@ -141,7 +141,7 @@ def _value(family: str, said: str) -> str:
 
 def _s3(said: str) -> str:
     if said.isdecimal():
-        return ""  # a bare HTTP status, which is found as such
+        return ""  # an HTTP status, which the family `http` finds
     # The AWS SDK for C++ writes NO_SUCH_BUCKET.
     return said.title().replace("_", "") if said.isupper() else said
 

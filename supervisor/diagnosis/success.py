@@ -1,4 +1,4 @@
-"""What a job's config calls the success of a phase."""
+"""The success of a phase, as the job's config defines it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """When an attempt that ended has done the work of its phase.
+    """The conditions under which an attempt that ended has done the work of its phase.
 
-    At most one of `step`, `pattern` and `file` is set, each besides the exit code. `committed`: the
-    step counts only once it is in a committed checkpoint (our own trainer's contract).
+    At most one of `step`, `pattern` and `file` is set; the exit code must be right, too. If
+    `committed`, only a step in a committed checkpoint counts (our own trainer's contract).
     """
 
     exit_code: int = 0
@@ -21,5 +21,5 @@ class Success:
 
     @property
     def is_proof(self) -> bool:
-        """Whether it tells finished work from an early end with the right exit code."""
+        """True if it distinguishes finished work from an early end with the right exit code."""
         return self.step is not None or self.pattern is not None or self.file is not None

@@ -1,9 +1,9 @@
-"""Which tracebacks a program survived: it printed them, and then went on with its work.
+"""Finds the tracebacks that a program survived: it printed them, and then went on with its work.
 
-After an uncaught exception of the main program comes nothing but teardown: threads, exit handlers
-and native code print what they like, but no new step is made. So new steps after a traceback prove
-that somebody caught it. A few of them do not: other processes that print into the same output make
-one more step before they wait for the one that failed.
+After an uncaught exception of the main program comes only teardown: threads, exit handlers and
+native code may print anything, but no new step is made. So new steps after a traceback prove that
+the program caught it. Very few steps do not prove it: other processes that print into the same
+output make one more step before they wait for the one that failed.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ _TEARDOWN = Searched(
     r"interrupt|stopp|stopping|clean|destroy|leak|finish|wait|sync|flush|upload|thread=(?!Main)|"
     r"\.(?:cc|cpp|h):\d|distributed|coordination|bye|kill|retry|disconnect|teardown|unregister"
 )
-"""What a program says while it ends, and what its other threads say meanwhile."""
+"""Words that a program prints while it ends, or its other threads print meanwhile."""
 _NO_WORK = Searched(
     r"(?i)\b(?:re-?)?tr(?:y|ies|ying)\b|attempt|sleep|back-?off|barrier|elapsed|alive|heartbeat|"
     r"\bstill\b|time-?out|remain|\bjoin|signal|wandb|\bNCCL\b|\bframe\b|^#|0x[0-9a-f]|"
     r"\b(?:rank|process|worker|host|node|device|gpu|thread|replica|pid|job|task)s?\b"
 )
-"""What is counted although no work is done, and what is numbered rather than counted."""
+"""Words of lines that count without any work, or that number things rather than count them."""
 _ASIDE = re.compile(r"\([^()]{0,200}\)")
 _BAR = "a progress bar"
-"""Many bars look alike, and each begins anew: only what is above all before is a new step."""
+"""The form of all progress bars. They look alike, and each begins anew: only a number above all
+earlier ones is a new step."""
 _NUMBERS = re.compile(r"[\d.:,]+")
 _TIMES = re.compile(
     r"\d{4}[-/]\d\d[-/]\d\d|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?|^[IWEF]\d{4}\b|^\[ *\d+\.\d+\]|"
@@ -62,13 +63,14 @@ _TIMES = re.compile(
 _COUNTED = re.compile(r"(?<![\w.+-])\d{1,8}(?:\.\d{1,9})?(?![\w.]*[A-Za-z_])")
 """A number that stands alone: `layer_1` and `v1.2.3` are names."""
 _ENOUGH = {Origin.MAIN: 2, Origin.THREAD: 10, Origin.LOGGED: 2}
-"""New steps (for what was logged: healthy lines) after which a traceback counts as survived."""
+"""New steps after which a traceback counts as survived. A logged one counts as survived after one
+step, or after this number of healthy lines."""
 _RUN = 4
-"""Lines of one form with rising numbers that tell of work, whatever their words are."""
+"""The number of lines of one form with rising numbers that show work, whatever their words are."""
 
 
 class _Step(NamedTuple):
-    """A line that tells of a step: its place, what it reads like, and the step."""
+    """A step that a line reports: the index of the line, its form, and the number of the step."""
 
     at: int
     form: str
@@ -76,16 +78,16 @@ class _Step(NamedTuple):
 
 
 class Progress:
-    """What the lines of one process tell of its work."""
+    """The signs of work in the lines of one process."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._steps: list[_Step] = []
         self._told: list[int] = []
         self._measured: list[tuple[int, str, bool]] = []
-        """Lines with a metric: the place, the form, and whether they also tell of a step."""
+        """Lines with a metric: the index, the form, and whether they also report a step."""
         self._lines = lines
         self._counts: dict[int, tuple[str, list[float]]] = {}
-        """What `_counted` gives for the lines that it was asked for: many tracebacks ask again."""
+        """Results of `_counted` by index: many tracebacks ask for the same lines."""
         for at, line in enumerate(lines):
             metric = None if line.startswith((" ", "\t")) else _METRIC.search(line)
             if not _is_healthy(line, metric):
@@ -98,17 +100,16 @@ class Progress:
                 self._told.append(at)
 
     def began_before(self, at: int) -> bool:
-        """Whether a line before this one tells of work."""
+        """True if a line before line `at` reports a step."""
         return bisect_left(self._steps, (at, "", 0)) > 0
 
     def shows_after(self, at: int) -> bool:
-        """Whether there is any sign of work from this line on, be it that of another process."""
+        """True if line `at` or a later line shows work, even if it is another process's."""
         measured = bisect_left(self._measured, (at, "", False)) < len(self._measured)
         return measured or bisect_left(self._steps, (at, "", 0)) < len(self._steps)
 
     def resumed_after(self, chain: Chain) -> int | None:
-        """The first line of the work with which the process went on after it had printed the
-        errors; None: it did not go on."""
+        """Returns the index of the first line of work after the errors; None: no work follows."""
         if self._goes_on_after(chain):
             return self._told[bisect_left(self._told, chain.end)]
         return self._run_after(chain)
@@ -135,7 +136,7 @@ class Progress:
         return len(forms) >= _ENOUGH[chain.origin] and any(step for _, _, step in measured)
 
     def _run_after(self, chain: Chain) -> int | None:
-        """Where a run of lines of one form with rising numbers begins."""
+        """Returns where lines of one form with rising numbers begin; None: there are none."""
         if chain.origin not in _ENOUGH:
             return None
         enough = max(_RUN, _ENOUGH[chain.origin])
@@ -155,16 +156,18 @@ class Progress:
 
 
 def _is_healthy(line: str, metric: re.Match[str] | None) -> bool:
-    """Whether the line complains of nothing, and is not said at the end of a program. What follows
-    a metric is no matter: `loss 1.2 (checkpoint every 50)`, `loss=1.2 error_rate=0.1`."""
+    """True if the line reports no trouble, and is not typical of the end of a program.
+
+    Words after a metric do not count: `loss 1.2 (checkpoint every 50)`, `loss=1.2 error_rate=0.1`.
+    """
     if "wandb:" in line:
-        return False  # the summary that it prints when the program is over
+        return False  # its summary, which it prints after the end of the work
     said = _ASIDE.sub("", line) if metric is None else line[: metric.start()]
     return not (_TEARDOWN.search(said) or _BAD.search(said))
 
 
 def _steps(at: int, line: str) -> Iterator[_Step]:
-    """The steps that a line tells of: `epoch 3 batch 17` tells of two counters."""
+    """Yields the steps that a line reports: `epoch 3 batch 17` has two."""
     if (bar := _PROGRESS_BAR.search(line)) is not None:
         yield _Step(at, _BAR, float(bar[bar.lastindex or 1]))
     elif not line.startswith((" ", "\t")):
@@ -173,7 +176,7 @@ def _steps(at: int, line: str) -> Iterator[_Step]:
 
 
 def _counted(line: str) -> tuple[str, list[float]]:
-    """The form of a line that may tell of work, and the numbers in it; times are no numbers."""
+    """Returns the form of a line and its numbers, but times; ("", []) if it cannot show work."""
     if not line[:1].strip() or _NO_WORK.search(line) or _BAD.search(line):
         return "", []
     ends = _TEARDOWN.search(line)

@@ -1,7 +1,7 @@
-"""Reads the tracebacks in an output: the exceptions, what they came from, how they were printed.
+"""Reads the tracebacks in an output: the exceptions, those that led to them, and their origin.
 
-One that begins at the module level ended the program. One in a thread may have. One that was logged
-was caught by somebody.
+A traceback that begins at module level ended the program. One in a thread may have ended it. One
+that was logged was caught.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _BUILTIN_STYLE = re.compile(
     r"_RemoteTraceback$|RemoteTraceback$"
 )
 _LOWER = frozenset({"error", "timeout", "gaierror", "herror"})
-"""Exceptions whose names do not begin like those of others."""
+"""Names of exceptions that begin in lower case."""
 
 
 def exception_type(line: str) -> str | None:
-    """The type of the exception that a line tells, as a traceback ends; None: it tells none."""
+    """Returns the type if the line names an exception as a traceback does; None: it names none."""
     match = _EXCEPTION.match(line)
     if match is None:
         return None
@@ -51,17 +51,17 @@ def exception_type(line: str) -> str | None:
 
 
 def passed(frames: Sequence[Frame]) -> tuple[tuple[str, str], ...]:
-    """See `Chain.frames`."""
+    """Returns the frames in the form of `Chain.frames`."""
     return tuple((frame.path, frame.function) for frame in frames)
 
 
 @dataclass(slots=True)
 class TracebackReader:
-    """Reads tracebacks line by line. Threads write over one another: it expects no good order."""
+    """Reads tracebacks line by line. Threads write over one another, so any order is possible."""
 
     lines: Sequence[str]
     open: int = 0
-    """Tracebacks that began and whose exception is still to come."""
+    """The number of tracebacks that began and whose exception has not come yet."""
     origin: Origin = Origin.LOGGED
     frames: list[Frame] = field(default_factory=list)
     ignored: bool = False
@@ -70,7 +70,7 @@ class TracebackReader:
     when: str = ""
 
     def chains(self) -> Iterator[Chain]:
-        """The chains of the text, noise left out."""
+        """Yields the chains of the text, without noise."""
         for number, line in enumerate(self.lines):
             if is_caused(line) or MEMBER.match(line):
                 self._cut = self._cut or (is_caused(line) and not self.members)
@@ -127,7 +127,7 @@ class TracebackReader:
         return Raised(kind, line.rstrip(), text, beside=hints, code=raising)
 
     def _continuation(self, number: int) -> Iterator[str]:
-        """The further lines of a message that has several."""
+        """Yields the further lines of a message."""
         for line in self.lines[number : number + _MAX_CONTINUATION]:
             if HEADER in line or line in CAUSED or MEMBER.match(line):
                 return
@@ -150,16 +150,16 @@ class TracebackReader:
             self._settle()
 
     def _inside(self, raised: Raised) -> bool:
-        """Whether the exception before this one only reported it (Ray shows it so)."""
+        """True if the exception before this one only carries it, as Ray prints it."""
         return self.members[-1].is_wrapper
 
-    # The origin and frames belong to the traceback that is being read; a chain gets the best of
-    # those of its members.
+    # `origin` and `frames` belong to the traceback that is being read; a chain gets the smallest
+    # origin of its members, and the frames of all.
     _best: Origin = Origin.LOGGED
     _all: list[Frame] = field(default_factory=list)
     _since: str = ""
     _began: int | None = None
-    """The line in which the traceback that is being read begins."""
+    """The index of the line in which the traceback that is being read begins."""
     _end: int = 0
     _cut: bool = False
 

@@ -32,7 +32,7 @@ _Answer = TypeVar("_Answer")
 
 
 def succeeded(evidence: Evidence, success: Success) -> bool:
-    """Whether the attempt has done the work of its phase.
+    """True if the attempt has done the work of its phase.
 
     A worker that got SIGTERM may exit with the success code before its work is done, so then the
     exit code alone proves nothing.
@@ -239,22 +239,22 @@ def failure_of(
 
 
 def place_of(judgement: Judgement) -> str:
-    """The place in the user's own code that the error passed through last, or that native code was
-    called from when it crashed; empty where nothing tells."""
+    """Returns the innermost place in the user's own code that the error passed through, or that
+    called native code when this crashed; empty: not known."""
     said = judgement.member.at if judgement.member is not None else ""
     return said or place_of_crash(python_stack(judgement.rank))
 
 
 def _traceback(record: FailureRecord | None, member: Raised | None) -> str:
-    """The traceback of the failure record; empty where it only shows how the program chose to exit
-    after the error, as `sys.exit` does."""
+    """Returns the traceback of the failure record; empty if it only shows how the program chose to
+    exit after the error, as with `sys.exit`."""
     if record is None or (record.is_mere_exit and member is not None):
         return ""
     return record.traceback
 
 
 def one_line(text: str) -> str:
-    """`text`, which holds no secrets any more, as it is told of an error."""
+    """Returns the first 300 characters of `text` in one line. `text` must hold no secrets."""
     return printable(text[:_MAX_ROOT_CAUSE])
 
 

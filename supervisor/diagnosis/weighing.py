@@ -110,7 +110,7 @@ def _points(member: Raised | None) -> bool:
 
 
 def is_hearsay(chain: Chain | None) -> bool:
-    """Whether the error was only printed, so that it may not have ended the program."""
+    """True if the error was only printed, so that it may not have ended the program."""
     return chain is not None and chain.origin in (Origin.LOGGED, Origin.OUTPUT)
 
 
@@ -157,7 +157,7 @@ def _known_of(rank: RankEvidence, ranks: Sequence[RankEvidence]) -> frozenset[st
 
 
 def _was_ended(rank: RankEvidence) -> bool:
-    """Whether the rank was killed or stopped from outside, vanished unseen, or crashed."""
+    """True if the rank was killed or stopped from outside, vanished unseen, or crashed."""
     unseen = rank.exit.code is None and rank.exit.signal is None
     ended = unseen or signal_of(rank.exit) in FROM_OUTSIDE | CRASHES
     return rank.exit.told_to_stop or (rank.ended_before_kill and ended)
@@ -177,7 +177,7 @@ def _judge_of(
 
 
 def _fits(rule: Rule, ended: WorkerExit, facts: frozenset[str]) -> bool:
-    """Whether the exit of a process and the facts meet the conditions of the rule."""
+    """True if the exit of a process and the facts meet the conditions of the rule."""
     return (
         (not rule.signals or signal_of(ended) in rule.signals)
         and (not rule.exit_codes or ended.code in rule.exit_codes)
@@ -222,7 +222,7 @@ class _Judge:
         yield Judgement(self, rule, None, None, time, struck=struck)
 
     def _ended_silently(self) -> bool:
-        """Whether it ended before we killed any rank, and without a failure record.
+        """True if it ended before we killed any rank, and without a failure record.
 
         Then it survived the errors in its output. A rank that we killed may instead have hung in
         its exit handlers after an error.
@@ -290,7 +290,7 @@ class _Judge:
 
 
 def _is_about(rule: Rule, member: Raised) -> bool:
-    """Whether one error meets all conditions of the rule on errors."""
+    """True if one error meets all conditions of the rule on errors."""
     return (
         (not rule.speakers or member.speaker in rule.speakers)
         and codes_match(rule, member.codes)

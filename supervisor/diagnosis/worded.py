@@ -1,9 +1,9 @@
-"""The codes of services that print no code: their messages stand for one.
+"""Recognises the codes of services that print no code: their messages stand for one.
 
-libpq has an SQLSTATE and prints the message alone; SQLite prints the text of its result code; Redis
-writes the code as the first word, which redis-py takes off. So their words are no words but a code,
-and they count only where the service speaks: behind the name of its exceptions or tools, at the
-head of the message. A program of one's own that says "no such table" says nothing here.
+libpq has an SQLSTATE, but prints only the message; SQLite prints the text of its result code; Redis
+writes the code as the first word, which redis-py removes. So such a message counts as a code, but
+only if the service speaks: at the head of the message, behind the name of its exceptions or tools.
+If a user's own program prints "no such table", that is no code.
 """
 
 from __future__ import annotations
@@ -73,19 +73,19 @@ _FORMS = (
 )
 _PREFIXES = (
     # redis.io/docs/latest/develop/reference/protocol-spec: "the first upper-case word is the error
-    # prefix"; of a pipeline redis-py names the command before it
+    # prefix"; for a pipeline redis-py names the command before it
     re.compile(
         rf"{_REDIS}[\w.]+: (?:Command # \d+ \([^\n]{{0,200}}?\) of pipeline caused error: )?"
         r"([A-Z]{2,}) "
     ),
     re.compile(r"^\(error\) ([A-Z]{2,}) "),  # redis-cli
-    # redis-py takes off the prefixes that have a type of their own (_parsers/base.py)
+    # redis-py removes the prefixes that have an exception type of their own (_parsers/base.py)
     re.compile(rf"{_REDIS}(?:asyncio\.)?exceptions\.(\w+)Error\b"),
 )
 
 
 def worded(text: str) -> frozenset[str]:
-    """The codes that the messages of services in `text` stand for."""
+    """Returns the codes that the messages of services in `text` stand for."""
     found = {code for code, form in _FORMS if form.search(text)}
     if not _POSTGRES.search(text):
         found = {code for code in found if not code.startswith("sqlstate:")}
