@@ -11,16 +11,16 @@ from types import FrameType
 from supervisor.core.exit_codes import ExitCode
 from supervisor.host.startup import complete_streams, stay_behind_as_init
 
-_TOLD = b"supervise: told to stop before anything was started\n"
+_STOPPED = b"supervise: stopped by SIGTERM or SIGHUP before anything was started\n"
 _INTERRUPTED = b"supervise: interrupted before anything was started\n"
-_ENDS = {
-    signal.SIGTERM: (ExitCode.DRAINED, _TOLD),
-    signal.SIGHUP: (ExitCode.DRAINED, _TOLD),
+_EARLY_SIGNALS = {
+    signal.SIGTERM: (ExitCode.DRAINED, _STOPPED),
+    signal.SIGHUP: (ExitCode.DRAINED, _STOPPED),
     signal.SIGINT: (ExitCode.STOPPED, _INTERRUPTED),
     signal.SIGQUIT: (ExitCode.STOPPED, _INTERRUPTED),
 }
 """Exit code and message for each signal that may come while our modules are imported."""
-_USUAL: dict[signal.Signals, signal._HANDLER] = {
+_DEFAULT_HANDLERS: dict[signal.Signals, signal._HANDLER] = {
     signal.SIGHUP: signal.SIG_DFL,
     signal.SIGINT: signal.default_int_handler,
     signal.SIGQUIT: signal.SIG_DFL,
@@ -36,23 +36,23 @@ def main() -> int:
     complete_streams()
     if os.getpid() == 1:
         stay_behind_as_init()
-    for number in _ENDS:
+    for number in _EARLY_SIGNALS:
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
-            signal.signal(number, _stopped)
+            signal.signal(number, _exit_early)
     gc.disable()  # imported modules are never garbage; collecting takes a tenth of the start time
     from supervisor.cli import main as cli  # after the fork: the init stays small
 
     cli.load(sys.argv[1:])
     gc.enable()
-    for number, usual in _USUAL.items():
-        if signal.getsignal(number) is _stopped:
-            signal.signal(number, usual)
+    for number, handler in _DEFAULT_HANDLERS.items():
+        if signal.getsignal(number) is _exit_early:
+            signal.signal(number, handler)
     return cli.main()
 
 
-def _stopped(number: int, frame: FrameType | None) -> None:
-    code, words = _ENDS[signal.Signals(number)]
-    os.write(2, words)
+def _exit_early(number: int, frame: FrameType | None) -> None:
+    code, message = _EARLY_SIGNALS[signal.Signals(number)]
+    os.write(2, message)
     os._exit(code)
 
 

@@ -22,7 +22,6 @@ from supervisor.adapters.processes.leftovers import (
 )
 from supervisor.adapters.stores.journal import DamagedJournalError
 from supervisor.core.events import Noticed
-from supervisor.exclusion import ModelDirError
 from supervisor.files.segments import JOURNAL
 from supervisor.host import cgroups
 from supervisor.host.identity import Identity
@@ -36,6 +35,7 @@ from supervisor.host.process_record import (
     folder,
     is_job,
 )
+from supervisor.model_dir_ownership import ModelDirError
 from supervisor.ports import Clock, Storage
 from supervisor.protocol import reading, removal
 from supervisor.protocol.messages import printable

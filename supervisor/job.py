@@ -43,21 +43,21 @@ from supervisor.engines.engine import Engine
 from supervisor.engines.local import LocalEngine
 from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.this_host import ThisHost
-from supervisor.exclusion import (
-    Check,
-    Exclusion,
-    Home,
-    JobGoneError,
-    ModelDirError,
-    Ownership,
-    is_gone,
-    owned,
-)
 from supervisor.guard_keeper import contain, guarded, swept
 from supervisor.history.writer import writer
 from supervisor.host.notice import Notice
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
+from supervisor.model_dir_ownership import (
+    Exclusion,
+    JobGoneError,
+    ModelDir,
+    ModelDirError,
+    Ownership,
+    OwnershipCheck,
+    is_gone,
+    own_model_dir,
+)
 from supervisor.observers import observers_of, screen
 from supervisor.ports import Clock, Storage
 from supervisor.preflight import Checked, check, make_model_dir, notes
@@ -69,16 +69,16 @@ from supervisor.runtime import Runtime
 from supervisor.start_notes import tell_start
 from supervisor.world import LocalWorld, newest_in
 
-_UPLOAD_PATIENCE = 20.0
+_FINAL_UPLOAD_TIMEOUT = 20.0
 """Seconds to upload the remaining files to the bucket when the job ends."""
-_CLOSING = 10.0
+_SHUTDOWN_MARGIN = 10.0
 """Seconds beyond the grace period before a supervisor that was told to stop counts as hung. A
 healthy one needs them to kill its workers, close their pipes and judge how they ended."""
-_FIRST_LOOK = 1.0
+_FIRST_ANNOUNCEMENT_TIMEOUT = 1.0
 """Seconds to wait for the first answer to whether a preemption of this machine is announced. It
 usually takes a few milliseconds."""
 
-_COMPILED_STAYS = (
+_CACHE_NOT_SHARED = (
     "compiled programs are not kept in the bucket: they are native code, so say whom to trust, by "
     "trainer.init.compile_cache: {key_file: PATH} (whoever has a key that is not in the bucket) or "
     "{from_bucket: true} (whoever may write to the bucket)"
@@ -111,33 +111,44 @@ def run_job(
         complain = partial(_complain, redactor)
         reactor = Reactor(clock)
         guard = stack.enter_context(guarded(reactor, clock))
-        taken = _taken(prepared, checked, instance, clock, reactor, guard, exclusion, complain)
-        home = stack.enter_context(taken)
-        storage, journal, history, space = home.storage, home.journal, home.history, home.space
+        opened = stack.enter_context(
+            _open_model_dir(prepared, checked, instance, clock, reactor, guard, exclusion, complain)
+        )
+        storage, space = opened.storage, opened.space
+        journal, history = opened.journal, opened.history
         config = [redactor.params(plan.params) for plan in prepared.plans]
-        found = _accept_changes(prepared, history, config, redactor, once=once)
+        config_changes = _accept_changes(prepared, history, config, redactor, once=once)
         reactor.stop_on_signals()
         job = history.state.job or uuid.uuid4().hex[:12]
-        stack.callback(_leave_nothing_behind, guard, reactor)
+        stack.callback(_kill_all_processes, guard, reactor)
         warnings = [*notes(prepared), *swept(prepared.job.model_dir, history.state.job)]
         contain(guard, storage, prepared.job.model_dir, job, instance)
         lineage = lineage_of(os.environ, f"{job}@{instance}")
         preemption = _watch_for_preemption(
             prepared, guard, job, lineage, clock, reactor, stack, redactor
         )
-        shown = screen(prepared, clock, reactor.post, stack, log_format)
-        said = shown.line, log_format, redactor.text, shown.has_shown
-        log = RunLog(storage, clock, *said)
-        tell_start(log, prepared, history, found, warnings, once=once)
+        display = screen(prepared, clock, reactor.post, stack, log_format)
+        log = RunLog(storage, clock, display.line, log_format, redactor.text, display.has_shown)
+        tell_start(log, prepared, history, config_changes, warnings, once=once)
         if history.config != config:
-            journal.record_config(clock.wall(), config, [str(change) for change in found])
+            journal.record_config(clock.wall(), config, [str(change) for change in config_changes])
         cache = CompileCache(
             prepared.job.model_dir / cache_trust.FOLDER,
             lambda text: reactor.post(Noticed(clock.now(), text)),
         )
-        past = journal, history
         observers = observers_of(
-            prepared, clock, reactor, storage, space, cache, *past, log, shown, complain, stack
+            prepared,
+            clock,
+            reactor,
+            storage,
+            space,
+            cache,
+            journal,
+            history,
+            log,
+            display,
+            complain,
+            stack,
         )
         known = frozenset(history.past.stepped)
         unrecorded = _highest_attempt(storage, history)
@@ -146,29 +157,40 @@ def run_job(
         host = ThisHost(guard, simulation)
         probe = DeviceProbe(reactor, clock, host, _marked(job, lineage))
         engine: Engine = LocalEngine(
-            reactor, clock, host, os.environ, shown.mirror, cache, probe, redactor.text, known
+            reactor, clock, host, os.environ, display.mirror, cache, probe, redactor.text, known
         )
         space.in_use = lambda: engine.directory
-        kept = storage, clock, reactor, engine, space, home.ownership
-        world = LocalWorld(job, lineage, prepared, config, *kept, host)
-        if (doom := preemption.standing(_FIRST_LOOK)) is not None:
+        world = LocalWorld(
+            job,
+            lineage,
+            prepared,
+            config,
+            storage,
+            clock,
+            reactor,
+            engine,
+            space,
+            opened.ownership,
+            host,
+        )
+        if (doom := preemption.standing(_FIRST_ANNOUNCEMENT_TIMEOUT)) is not None:
             text = f"a preemption is announced: {doom}; nothing is started here"
             log.say(Notice("preemption-announced", text, reason=doom), level="warning")
             return int(ExitCode.DRAINED)
         runtime = Runtime(world, journal, clock, (observers,), history.state, prepared.policy)
-        end = partial(_end, prepared, guard, complain)
-        grace = prepared.policy.grace_period + _CLOSING
-        with stall.watched(reactor, grace, engine.pass_on_sigterm, end):
+        end_process = partial(_kill_workers_and_exit, prepared, guard, complain)
+        grace = prepared.policy.grace_period + _SHUTDOWN_MARGIN
+        with stall.watched(reactor, grace, engine.pass_on_sigterm, end_process):
             return _run_to_the_end(
                 runtime,
-                _started(job, prepared, host, history.state, clock, unrecorded, once=once),
+                _start_event(job, prepared, host, history.state, clock, unrecorded, once=once),
                 prepared,
                 log,
             )
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _OpenModelDir:
     """The model_dir that we own, and the job in it."""
 
     ownership: Ownership
@@ -179,7 +201,7 @@ class _Taken:
 
 
 @contextmanager
-def _taken(
+def _open_model_dir(
     prepared: Prepared,
     checked: Checked,
     token: str,
@@ -188,7 +210,7 @@ def _taken(
     guard: GuardClient,
     exclusion: Exclusion | None,
     complain: Callable[[str], None],
-) -> Iterator[_Taken]:
+) -> Iterator[_OpenModelDir]:
     """Take model_dir for the block; if the job is in a bucket, bring it here and mirror it there.
 
     Raises:
@@ -198,7 +220,7 @@ def _taken(
     model_dir = prepared.job.model_dir
     objects, trust = checked.objects, checked.trust
     make_model_dir(prepared)
-    means = exclusion or Exclusion.of(model_dir, in_bucket=objects is not None)
+    means = exclusion or Exclusion.needed_by(model_dir, in_bucket=objects is not None)
 
     def notice(told: Notice) -> None:
         reactor.post(Noticed(clock.now(), told))
@@ -206,9 +228,15 @@ def _taken(
     with ExitStack() as stack:
         space = Space(model_dir, notice, partial(phases_on_record, LocalStorage(model_dir)))
         storage: Storage = RoomMakingStorage(LocalStorage(model_dir), space)
-        home = Home(model_dir, storage, lease_place(prepared.job))
-        owning = owned(
-            home, token, clock, reactor, guard, means, complain, partial(_exit, prepared, complain)
+        owning = own_model_dir(
+            ModelDir(model_dir, storage, lease_place(prepared.job)),
+            token,
+            clock,
+            reactor,
+            guard,
+            means,
+            complain,
+            partial(_exit_process, prepared, complain),
         )
         try:
             ownership = stack.enter_context(owning)
@@ -217,13 +245,13 @@ def _taken(
             raise ModelDirError(text) from error
         if objects is None:
             journal = FileJournal(storage, tell=notice)
-            yield _Taken(ownership, space, storage, journal, journal.read())
+            yield _OpenModelDir(ownership, space, storage, journal, journal.read())
             return
         if not trust.shares:
             reactor.post(
                 Noticed(
                     clock.now(),
-                    Notice("compiled-programs-kept-here", _COMPILED_STAYS),
+                    Notice("compiled-programs-kept-here", _CACHE_NOT_SHARED),
                     routine=True,
                 )
             )
@@ -238,8 +266,8 @@ def _taken(
         journal = FileJournal(storage, tell=notice)
         history = journal.read()
         mirror.begin()
-        stack.callback(_let_go, mirror, ownership.check, complain)
-        yield _Taken(ownership, space, storage, journal, history)
+        stack.callback(_finish_upload, mirror, ownership.check, complain)
+        yield _OpenModelDir(ownership, space, storage, journal, history)
 
 
 def _complain(redactor: Redactor, text: str) -> None:
@@ -263,17 +291,19 @@ def _watch_for_preemption(
     """
     config = prepared.job.phases[0].init.autorestart.preemption
 
-    def doomed(text: str) -> None:
+    def on_preemption(text: str) -> None:
         reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, text))
 
-    def announced(text: str) -> None:
+    def on_maintenance(text: str) -> None:
         reactor.post(MaintenanceAnnounced(clock.now(), text))
 
-    def tell(told: Notice) -> None:
-        reactor.post(Noticed(clock.now(), told))
+    def post_notice(notice: Notice) -> None:
+        reactor.post(Noticed(clock.now(), notice))
 
-    asked = sources(config, _marked(job, lineage), guard)
-    watch = PreemptionWatch(asked, doomed, announced, tell, redactor.text)
+    announcement_sources = sources(config, _marked(job, lineage), guard)
+    watch = PreemptionWatch(
+        announcement_sources, on_preemption, on_maintenance, post_notice, redactor.text
+    )
     stack.callback(watch.close)
     return watch
 
@@ -310,7 +340,7 @@ def _accept_changes(
     return found
 
 
-def _started(
+def _start_event(
     job: str,
     prepared: Prepared,
     host: ThisHost,
@@ -349,7 +379,7 @@ def _run_to_the_end(runtime: Runtime, first: Event, prepared: Prepared, log: Run
     try:
         final = runtime.run(first)
     except (JournalError, ModelDirError, UnkillableError) as error:
-        text = f"ends now, and kills what runs: {error}"
+        text = f"the supervisor ends now and kills the workers: {error}"
         log.say(Notice("supervisor-failed", text, reason=str(error)), level="error")
         if prepared.job.remote is None and is_gone(prepared.job.model_dir):
             raise JobGoneError(str(error)) from error
@@ -358,36 +388,41 @@ def _run_to_the_end(runtime: Runtime, first: Event, prepared: Prepared, log: Run
     return final.exit_code
 
 
-def _end(prepared: Prepared, guard: GuardClient, complain: Callable[[str], None], why: str) -> None:
+def _kill_workers_and_exit(
+    prepared: Prepared, guard: GuardClient, complain: Callable[[str], None], why: str
+) -> None:
     """Kill the workers, then end this process; called from another thread.
 
     The workers go first: one that waits for the same file system may hold a kernel lock that this
     process needs before it can end.
     """
     guard.kill_now()
-    text = f"{why}: it ends now, and what runs is killed; run the same command again to resume"
-    _exit(prepared, complain, ExitCode.DRAINED, text)
+    text = f"{why}: the supervisor ends now and kills the workers"
+    how = "run the same command again to resume"
+    _exit_process(prepared, complain, ExitCode.DRAINED, f"{text}; {how}")
 
 
-def _exit(prepared: Prepared, complain: Callable[[str], None], code: ExitCode, why: str) -> None:
+def _exit_process(
+    prepared: Prepared, complain: Callable[[str], None], code: ExitCode, why: str
+) -> None:
     """End this process, from another thread, with `code` as the config's `exit_codes` map it."""
     complain(why)
     os._exit(prepared.job.exit_codes.get(code, code))
 
 
-def _let_go(mirror: Mirror, check: Check, complain: Callable[[str], None]) -> None:
+def _finish_upload(mirror: Mirror, check: OwnershipCheck, complain: Callable[[str], None]) -> None:
     """Upload the remaining files and end the mirror; does not wait if another supervisor may own
     model_dir."""
     try:
         check()
-        patience = _UPLOAD_PATIENCE
+        timeout = _FINAL_UPLOAD_TIMEOUT
     except (LeaseTakenError, LeaseExpiredError):
-        patience = 0.0
-    if (why := mirror.close(patience)) is not None:
-        complain(f"the bucket lacks the newest of the job's files, which this host has: {why}")
+        timeout = 0.0
+    if (why := mirror.close(timeout)) is not None:
+        complain(f"the newest files of the job are on this host only, not in the bucket: {why}")
 
 
-def _leave_nothing_behind(guard: GuardClient, reactor: Reactor) -> None:
+def _kill_all_processes(guard: GuardClient, reactor: Reactor) -> None:
     """Kill every process of the job, whatever ends this supervisor, even an error of our own.
 
     Runs while we still own model_dir, so that no process is left when somebody else may take it.

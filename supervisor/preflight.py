@@ -26,9 +26,9 @@ from supervisor.config.rule_checks import idle_patterns
 from supervisor.core.cache_trust import Trust
 from supervisor.engines.holders import lock_in_the_way
 from supervisor.engines.python_program import is_shell, script_of
-from supervisor.exclusion import ModelDirError
 from supervisor.files.segments import JOURNAL
 from supervisor.host.notice import Notice
+from supervisor.model_dir_ownership import ModelDirError
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
 from supervisor.protocol import removal

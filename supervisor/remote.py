@@ -14,8 +14,8 @@ from supervisor.adapters.stores.shared_programs import SharedPrograms, read_key
 from supervisor.config.load import Job
 from supervisor.config.problems import ConfigError
 from supervisor.core.cache_trust import Trust
-from supervisor.exclusion import ModelDirError
 from supervisor.host.notice import Tell
+from supervisor.model_dir_ownership import ModelDirError
 from supervisor.ports import Clock, Objects, UnavailableError
 from supervisor.protocol.location import Uri
 

@@ -12,9 +12,9 @@ from supervisor.adapters.telling.runlog import RunLog
 from supervisor.config.plan import PhasePlan
 from supervisor.core.changes import Change
 from supervisor.engines.checkpoint_source import unmarked_copies
-from supervisor.exclusion import ModelDirError
 from supervisor.history.writer import writer
 from supervisor.host.notice import Notice
+from supervisor.model_dir_ownership import ModelDirError
 from supervisor.preflight import unwatched
 from supervisor.prepare import Prepared
 from supervisor.protocol.committed import unmarked

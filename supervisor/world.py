@@ -33,9 +33,9 @@ from supervisor.core.events import Event, Noticed, PhaseBegun, QuarantineCleared
 from supervisor.engines.engine import Engine
 from supervisor.engines.host_port import EventLoop, HostFiles
 from supervisor.engines.launch import Launch
-from supervisor.exclusion import ModelDirError, Ownership
 from supervisor.files.attempts import attempt_folder, phase_folder
 from supervisor.host.notice import Notice
+from supervisor.model_dir_ownership import ModelDirError, Ownership
 from supervisor.ports import Clock, Storage
 from supervisor.prepare import Prepared
 

@@ -27,4 +27,4 @@ def complain_of_all(code: int, lines: Iterable[str]) -> int:
 
 def terminated(number: int, frame: FrameType | None) -> NoReturn:
     """Handle a signal that comes before anything was started: exit with 75, and say why."""
-    sys.exit(complain(ExitCode.DRAINED, "told to stop before anything was started"))
+    sys.exit(complain(ExitCode.DRAINED, "stopped by SIGTERM or SIGHUP before anything was started"))

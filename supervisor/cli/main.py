@@ -24,7 +24,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.redaction import Redactor
 
 if TYPE_CHECKING:
-    from supervisor.exclusion import Exclusion
+    from supervisor.model_dir_ownership import Exclusion
 
 VERBS = (
     "run",

@@ -36,11 +36,11 @@ from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.complaints import complain
 from supervisor.cli.job_view import NoJobError, exit_code_of, print_line
 from supervisor.core.exit_codes import ExitCode
-from supervisor.exclusion import Exclusion, alone
 from supervisor.files.attempts import FOLDER, attempt_of, is_phase_folder
 from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL, SUFFIX, TORN, Segment
 from supervisor.history.archive import is_segment
 from supervisor.host.outlet import say_on_stderr
+from supervisor.model_dir_ownership import Exclusion, keep_supervisors_out
 from supervisor.ports import MAX_OBJECT, Objects, Storage
 from supervisor.protocol.location import Uri
 from supervisor.repair import highest_attempt
@@ -101,8 +101,8 @@ def _in_folder(place: Path, exclusion: Exclusion | None) -> str | None:
     files = LocalStorage(place)
     if not any(name in (JOURNAL, ARCHIVE) or is_phase_folder(name) for name in files.names("")):
         raise NoJobError(f"{place} holds no job: nothing of one is there")
-    means = exclusion or Exclusion.of(place, in_bucket=False)
-    with alone(place, means, lambda text: print(text, file=sys.stderr)) as check:
+    means = exclusion or Exclusion.needed_by(place, in_bucket=False)
+    with keep_supervisors_out(place, means, lambda text: print(text, file=sys.stderr)) as check:
         return repaired(files, datetime.now(UTC), highest_attempt(files), check)
 
 

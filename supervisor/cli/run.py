@@ -13,10 +13,10 @@ from supervisor.adapters.telling.tracebacks import redact_tracebacks
 from supervisor.cli.arguments import Commands, add_config
 from supervisor.cli.complaints import complain, terminated
 from supervisor.core.exit_codes import ExitCode
-from supervisor.exclusion import JobGoneError, ModelDirError
 from supervisor.guard_keeper import NoGuardError
 from supervisor.host.unkillable import UnkillableError
 from supervisor.job import run_job
+from supervisor.model_dir_ownership import JobGoneError, ModelDirError
 from supervisor.prepare import prepare
 from supervisor.secret_variables import UnavailableSecretError, with_secrets
 

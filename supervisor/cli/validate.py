@@ -21,7 +21,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import SliceShape, parse_topology
 from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.redaction import Redactor
-from supervisor.exclusion import ModelDirError
+from supervisor.model_dir_ownership import ModelDirError
 from supervisor.preflight import check, notes, unwatched
 from supervisor.prepare import Prepared, prepare
 from supervisor.protocol.shortening import beginning

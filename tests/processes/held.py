@@ -21,8 +21,8 @@ from supervisor.adapters.stores.lease_places import LeaseFile
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.clock_jump import ClockReading
 from supervisor.core.exit_codes import ExitCode
-from supervisor.exclusion import Exclusion, Home, owned
 from supervisor.guard_keeper import guarded
+from supervisor.model_dir_ownership import Exclusion, ModelDir, own_model_dir
 from supervisor.ports import Stored
 from supervisor.protocol.location import Uri
 
@@ -67,13 +67,13 @@ def end(code: ExitCode, why: str) -> None:
 def main(folder: Path, renew: float) -> int:
     clock = SystemClock()
     reactor = Reactor(clock)
-    home = Home(folder, LocalStorage(folder), (Uri("gs", "b"), HangingPlace(folder)))
+    model_dir = ModelDir(folder, LocalStorage(folder), (Uri("gs", "b"), HangingPlace(folder)))
     times = LeaseTimes(duration=60.0, renew=renew)
     exclusion = Exclusion(flock=False, lease=times, clocks=lambda: clocks(folder))
     with guarded(reactor, clock) as guard:
         worker = WorkerProcess(guard, ["sleep", "60"], env=os.environ, output=2)
         try:
-            with owned(home, TOKEN, clock, reactor, guard, exclusion, print, end):
+            with own_model_dir(model_dir, TOKEN, clock, reactor, guard, exclusion, print, end):
                 print(f"worker {worker.pid}", flush=True)
                 while True:
                     for event in reactor.wait(None):

@@ -9,7 +9,7 @@ import sys
 
 from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.cli.main import main
-from supervisor.exclusion import Exclusion
+from supervisor.model_dir_ownership import Exclusion
 
 if __name__ == "__main__":
     duration, renew, settle = (float(argument) for argument in sys.argv[1:4])

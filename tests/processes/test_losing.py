@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import exclusion, job
+from supervisor import job, model_dir_ownership
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.processes.guard_client import GuardClient
@@ -25,11 +25,11 @@ from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.events import Noticed
 from supervisor.core.exit_codes import ExitCode
-from supervisor.exclusion import Exclusion, Home, owned
 from supervisor.guard_keeper import guarded
 from supervisor.host import tree
 from supervisor.host.guard_process import guard_command
 from supervisor.host.waiting import has_ended
+from supervisor.model_dir_ownership import Exclusion, ModelDir, own_model_dir
 from tests.processes.test_lease import foreign
 from tests.running import descriptors, eventually
 
@@ -45,7 +45,7 @@ def test_who_loses_the_lease_is_told_to_end_once(
     guard: GuardClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the main thread hangs."""
-    monkeypatch.setattr(exclusion, "_FOR_THE_MAIN_THREAD", 0.0)
+    monkeypatch.setattr(model_dir_ownership, "_MAIN_THREAD_TIMEOUT", 0.0)
     clock, lost = SystemClock(), threading.Event()
     ended: list[tuple[ExitCode, str]] = []
 
@@ -53,9 +53,9 @@ def test_who_loses_the_lease_is_told_to_end_once(
         ended.append((code, why))
         lost.set()
 
-    home, means = Home(tmp_path, LocalStorage(tmp_path)), LeaseTimes(60.0, 0.2, 0.01)
+    model_dir, means = ModelDir(tmp_path, LocalStorage(tmp_path)), LeaseTimes(60.0, 0.2, 0.01)
     leased = Exclusion(flock=False, lease=means)
-    with owned(home, "a" * 32, clock, Reactor(clock), guard, leased, print, end):
+    with own_model_dir(model_dir, "a" * 32, clock, Reactor(clock), guard, leased, print, end):
         foreign(tmp_path)
         assert lost.wait(30.0)
     ((code, why),) = ended
@@ -78,7 +78,7 @@ def test_an_end_from_another_thread_has_the_code_that_the_config_says() -> None:
     prepared: Any = SimpleNamespace(job=SimpleNamespace(exit_codes={int(ExitCode.OWNED): 7}))
     pid = os.fork()
     if pid == 0:
-        job._exit(prepared, lambda text: None, ExitCode.OWNED, "lost")
+        job._exit_process(prepared, lambda text: None, ExitCode.OWNED, "lost")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
@@ -103,7 +103,9 @@ def test_it_is_told_that_a_worker_does_not_stand_still(guard: GuardClient, tmp_p
     clock = SystemClock()
     reactor = Reactor(clock)
     lease: Any = None
-    exclusion._Held(guard, lease, LeaseTimes(), clock, reactor).stop("the machine slept")
+    model_dir_ownership._ClockJumpReaction(guard, lease, LeaseTimes(), clock, reactor).stop(
+        "the machine slept"
+    )
     told = [event.text for event in reactor.wait(0.0) if isinstance(event, Noticed)]
     assert told == ["some of the workers wait in the kernel: they stand still once that is over"]
 

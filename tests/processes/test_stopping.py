@@ -125,7 +125,7 @@ def test_sigterm_before_the_job_is_known_is_a_drain_too(tmp_path: Path) -> None:
         process.terminate()
         _, complaint = process.communicate(timeout=30)
     assert process.returncode == 75
-    assert complaint == "supervise: told to stop before anything was started\n"
+    assert complaint == "supervise: stopped by SIGTERM or SIGHUP before anything was started\n"
 
 
 def test_a_signal_before_python_runs_our_code_leaves_nothing_behind(
@@ -137,7 +137,7 @@ def test_a_signal_before_python_runs_our_code_leaves_nothing_behind(
     result = running.result()
     assert (result.code, result.err) in (
         (-signal.SIGTERM, ""),
-        (75, "supervise: told to stop before anything was started\n"),
+        (75, "supervise: stopped by SIGTERM or SIGHUP before anything was started\n"),
     )
     assert result.out == ""
     assert not model_dir.exists()

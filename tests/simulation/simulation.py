@@ -18,7 +18,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import JobState
-from supervisor.exclusion import ModelDirError
+from supervisor.model_dir_ownership import ModelDirError
 from supervisor.ports import Transition
 from supervisor.runtime import Runtime
 from tests.simulation import scenario

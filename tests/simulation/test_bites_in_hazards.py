@@ -17,7 +17,7 @@ from supervisor.engines.clearing import Releasing
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.launch import Launch
 from supervisor.engines.local import LocalEngine
-from supervisor.exclusion import ModelDirError
+from supervisor.model_dir_ownership import ModelDirError
 from supervisor.world import LocalWorld
 from tests.simulation.__main__ import play
 

@@ -29,9 +29,9 @@ from supervisor.diagnosis.failure import Survivor
 from supervisor.diagnosis.rules.rule import GUARD_LOST
 from supervisor.engines.local import LocalEngine
 from supervisor.engines.probing.device_probe import DeviceProbe
-from supervisor.exclusion import Ownership
 from supervisor.files.attempts import attempt_folder
 from supervisor.files.segments import JOURNAL
+from supervisor.model_dir_ownership import Ownership
 from supervisor.prepare import Prepared
 from supervisor.world import LocalWorld, newest_in
 from tests.simulation.chance import ViolationError

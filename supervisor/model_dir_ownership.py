@@ -37,7 +37,7 @@ from supervisor.protocol.environment import Owner
 from supervisor.protocol.location import Uri
 
 _CHECK_INTERVAL = 1.0
-_FOR_THE_MAIN_THREAD = 10.0
+_MAIN_THREAD_TIMEOUT = 10.0
 """Seconds that the main thread gets to end the supervisor itself after the lease is lost."""
 
 
@@ -49,9 +49,9 @@ class JobGoneError(Exception):
     """model_dir disappeared while the job ran: the same command would begin a new job."""
 
 
-End = Callable[[ExitCode, str], None]
+EndProcess = Callable[[ExitCode, str], None]
 """Ends this process with an exit code, and tells people why."""
-Check = Callable[[], None]
+OwnershipCheck = Callable[[], None]
 """Raises if model_dir may not be ours any more. Call it after every wait."""
 
 
@@ -65,7 +65,7 @@ class Exclusion:
     """With a lease: reads the clocks, which show that the machine slept."""
 
     @classmethod
-    def of(cls, model_dir: Path, *, in_bucket: bool) -> Exclusion:
+    def needed_by(cls, model_dir: Path, *, in_bucket: bool) -> Exclusion:
         """Returns the means that the directory's file system needs; a bucket always needs a
         lease."""
         others_see_it = in_bucket or is_shared(model_dir)
@@ -76,7 +76,7 @@ class Exclusion:
 class Ownership:
     """Proof that this supervisor owns model_dir."""
 
-    check: Check
+    check: OwnershipCheck
     epoch: int = 0
     """The number of this owner of model_dir, counted by the lease; 0 without a lease."""
     owner: Owner | None = None
@@ -84,7 +84,7 @@ class Ownership:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class ModelDir:
     """A model_dir: its directory on this host, what writes files there once we own it, and where
     the lease is kept if not in the directory."""
 
@@ -99,15 +99,15 @@ class Home:
 
 
 @contextmanager
-def owned(
-    home: Home,
+def own_model_dir(
+    model_dir: ModelDir,
     token: str,
     clock: Clock,
     reactor: Reactor,
     guard: GuardClient,
     exclusion: Exclusion,
     say: Callable[[str], None],
-    end: End,
+    end: EndProcess,
 ) -> Iterator[Ownership]:
     """Own model_dir until the end of the block.
 
@@ -126,34 +126,35 @@ def owned(
         reactor.post(Noticed(clock.now(), told))
 
     with ExitStack() as stack:
-        checks: list[Check] = []
-        ownership = Ownership(_nothing)
+        checks: list[OwnershipCheck] = []
+        ownership = Ownership(_no_check)
         if exclusion.flock:
             with suppress(LockUnsupportedError):  # then `is_shared` is true as well
-                lock = stack.enter_context(_locked(home.directory))
-                checks.append(lambda: _still_there(lock, home))
+                lock = stack.enter_context(_locked(model_dir.directory))
+                checks.append(lambda: _check_still_there(lock, model_dir))
                 if lock.ignored is not None:
                     notice(Notice("lock-ignored", lock.ignored, reason=lock.ignored))
                 if exclusion.lease is None:
-                    _claim(lock, home, clock, token, notice)
-                    checks.append(lambda: _restored(lock, home, notice))
-                    owner = Owner(token, str(home.directory / OWNER))
-                    ownership = Ownership(_nothing, owner=owner)
+                    _write_owner_file(lock, model_dir, clock, token, notice)
+                    checks.append(lambda: _restore_owner_file(lock, model_dir, notice))
+                    owner = Owner(token, str(model_dir.directory / OWNER))
+                    ownership = Ownership(_no_check, owner=owner)
                 else:
-                    files = replace(home, files=LocalStorage(home.directory))
+                    files = replace(model_dir, files=LocalStorage(model_dir.directory))
                     with suppress(ModelDirError):  # only for people; model_dir may not be ours yet
-                        _claim(lock, files, clock, None, notice)
+                        _write_owner_file(lock, files, clock, None, notice)
         if exclusion.lease is not None:
-            file = LocalStorage(home.directory, writer=f".{token}")
-            place = home.bucket[1] if home.bucket else LeaseFile(file, exclusion.lease.settle)
+            file = LocalStorage(model_dir.directory, writer=f".{token}")
+            bucket = model_dir.bucket
+            place = bucket[1] if bucket else LeaseFile(file, exclusion.lease.settle)
             lease = _lease(place, exclusion.lease, token, guard, say, end)
             lease.acquire()
             stack.callback(lease.release)
-            held = _Held(guard, lease, exclusion.lease, clock, reactor)
-            watch = ClockWatch(exclusion.clocks, held)
+            reaction = _ClockJumpReaction(guard, lease, exclusion.lease, clock, reactor)
+            watch = ClockWatch(exclusion.clocks, reaction)
             watch.start()
             stack.callback(watch.stop)
-            ownership = Ownership(lease.check, lease.epoch, Owner(token, home.lease_file))
+            ownership = Ownership(lease.check, lease.epoch, Owner(token, model_dir.lease_file))
             checks.append(lease.check)
 
         def check_all() -> None:
@@ -166,12 +167,14 @@ def owned(
 
 
 @contextmanager
-def alone(directory: Path, exclusion: Exclusion, say: Callable[[str], None]) -> Iterator[Check]:
+def keep_supervisors_out(
+    directory: Path, exclusion: Exclusion, say: Callable[[str], None]
+) -> Iterator[OwnershipCheck]:
     """Keep every supervisor out of model_dir for the block, which should be short.
 
-    The lock keeps out supervisors on this host, the lease those on other hosts. The block gets a
-    `Check`, and must call it before it writes. If the lease file names an owner, the lease is taken
-    even where `exclusion` has none.
+    The lock keeps out supervisors on this host, the lease those on other hosts. The block gets an
+    `OwnershipCheck`, and must call it before it writes. If the lease file names an owner, the lease
+    is taken even where `exclusion` has none.
 
     Raises:
         LockHeldError, LeaseHeldError: a supervisor owns model_dir.
@@ -187,7 +190,7 @@ def alone(directory: Path, exclusion: Exclusion, say: Callable[[str], None]) -> 
             times = times or LeaseTimes()
         place = LeaseFile(files, (times or LeaseTimes()).settle)
         if times is None and owner_of(place.read().data) is None:
-            yield _nothing
+            yield _no_check
             return
         lease = Lease(
             place,
@@ -202,7 +205,7 @@ def alone(directory: Path, exclusion: Exclusion, say: Callable[[str], None]) -> 
         yield lease.check
 
 
-def _nothing() -> None:
+def _no_check() -> None:
     """The check without a lease: nobody can take model_dir over while we hold its lock."""
 
 
@@ -215,9 +218,9 @@ def _locked(directory: Path) -> Iterator[DirectoryLock]:
         lock.release(LocalStorage(directory))
 
 
-def _claim(
+def _write_owner_file(
     lock: DirectoryLock,
-    home: Home,
+    model_dir: ModelDir,
     clock: Clock,
     token: str | None,
     notice: Tell,
@@ -228,21 +231,21 @@ def _claim(
         ModelDirError: it cannot be written.
     """
     try:
-        foreign = lock.claim(home.files, clock.wall(), token)
+        foreign = lock.claim(model_dir.files, clock.wall(), token)
     except OSError as error:
-        text = f"{home.directory / OWNER} cannot be written: {error.strerror}"
+        text = f"{model_dir.directory / OWNER} cannot be written: {error.strerror}"
         raise ModelDirError(text) from error
     if foreign is not None:
         notice(
             Notice(
                 "file-set-aside",
-                f"{home.directory / OWNER} was not ours: renamed to {foreign.name}",
-                place=str(home.directory / OWNER),
+                f"{model_dir.directory / OWNER} was not ours: renamed to {foreign.name}",
+                place=str(model_dir.directory / OWNER),
             )
         )
 
 
-def _still_there(lock: DirectoryLock, home: Home) -> None:
+def _check_still_there(lock: DirectoryLock, model_dir: ModelDir) -> None:
     """Check that model_dir and its lock file are still the ones we locked. Without this check a
     trainer could run on for hours in a deleted folder.
 
@@ -250,12 +253,13 @@ def _still_there(lock: DirectoryLock, home: Home) -> None:
         ModelDirError: one of them was deleted, moved or replaced.
     """
     try:
-        is_there = aside(str(home.directory)).ask(lock.holds)
+        is_there = aside(str(model_dir.directory)).ask(lock.holds)
     except TimeoutError:  # the check failed: assume that we still own it
         return
     if not is_there:  # there may be a new one, which somebody else may own
-        text = f"{home.directory}, or the lock file in it, was deleted or moved while the job ran"
-        raise ModelDirError(text)
+        raise ModelDirError(
+            f"{model_dir.directory}, or the lock file in it, was deleted or moved while the job ran"
+        )
 
 
 def is_gone(model_dir: Path) -> bool:
@@ -266,11 +270,11 @@ def is_gone(model_dir: Path) -> bool:
         return False
 
 
-def _restored(lock: DirectoryLock, home: Home, notice: Tell) -> None:
+def _restore_owner_file(lock: DirectoryLock, model_dir: ModelDir, notice: Tell) -> None:
     """Write the owner file again if it was changed or deleted: workers commit nothing without
     it."""
     with suppress(OSError):  # tried again at the next check
-        if aside(str(home.directory)).ask(lambda: lock.restore(home.files)):
+        if aside(str(model_dir.directory)).ask(lambda: lock.restore(model_dir.files)):
             notice(
                 Notice(
                     "file-restored",
@@ -281,7 +285,7 @@ def _restored(lock: DirectoryLock, home: Home, notice: Tell) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _ClockJumpReaction:
     """Stops the workers (SIGSTOP) after a clock jump, until the lease confirms that model_dir is
     ours."""
 
@@ -320,13 +324,13 @@ def _lease(
     token: str,
     guard: GuardClient,
     say: Callable[[str], None],
-    end: End,
+    end: EndProcess,
 ) -> Lease:
     def lost(error: Exception) -> None:
         """Kill the workers, and end this process if the main thread does not do it in time; called
         in another thread. The main thread notices by `check`, but it may hang."""
         guard.kill_now()
-        time.sleep(_FOR_THE_MAIN_THREAD)
+        time.sleep(_MAIN_THREAD_TIMEOUT)
         if isinstance(error, LeaseTakenError):
             end(ExitCode.OWNED, str(error))
         else:
