@@ -20,6 +20,8 @@ Messages are datagrams on a socket, marshalled tuples. It is told:
     contain PATH        start each process in a cgroup of its own below PATH; "": in none
     within SECONDS      kill all unless this message comes again within that time (a lease)
     kill                kill all now
+    kill_process PID    kill a process that it started, and all below it: the supervisor had no
+                        descriptor free for its pidfd, so nobody can watch it
 
 It sends `exited PID CODE` for each process that it started, `watcher PID STARTED`, and
 `broken TEXT` before it ends because of an error of its own.
@@ -166,6 +168,8 @@ class Guard:
             self._deadline = _now() + values[0]
         elif what == "kill":
             self._kills = True
+        elif what == "kill_process":
+            self._kill_process(values[0])
 
     def _tell(self, message: tuple[int | str, ...], descriptor: int | None = None) -> None:
         self._unsent.append((message, descriptor))
@@ -321,6 +325,13 @@ class Guard:
                     self._cgroups.remove(entry)
         left += tree.kill_children(spared | {self._own})
         return left + len(self._starting)  # which may not have left our session yet
+
+    def _kill_process(self, pid: int) -> None:
+        """SIGKILL a process that we started, and all below it."""
+        seen = tree.stat(pid)
+        if pid in self._started and seen is not None:  # so it was not reaped: the pid is still its
+            for each in [(pid, seen), *tree.descendants(pid, frozenset())]:
+                tree.send(*each, _signal.SIGKILL)
 
     # --- the watcher ----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -34,3 +35,18 @@ def test_without_a_limit_it_is_the_hosts(tmp_path: Path, files: dict[str, str]) 
 def test_what_a_process_holds() -> None:
     assert resident_memory(os.getpid()) > 1 << 20
     assert resident_memory(2**22 + 1) == 0
+
+
+def test_a_process_that_ends_during_the_count_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = psutil.Process.memory_info
+
+    def memory_info(process: psutil.Process) -> object:
+        if process.pid == child.pid:
+            raise psutil.NoSuchProcess(process.pid)
+        return measured(process)
+
+    with subprocess.Popen(["sleep", "60"]) as child:
+        monkeypatch.setattr(psutil.Process, "memory_info", memory_info)
+        assert resident_memory(os.getpid()) > 1 << 20
+        assert resident_memory(child.pid) == 0
+        child.kill()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import select
 import signal
 import subprocess
 import sys
@@ -172,6 +174,41 @@ def test_what_a_guard_starts_too_late_is_ended(
     assert eventually(is_alone)
     other.close()
     assert descriptors() <= open_before
+
+
+def test_a_process_that_nobody_can_watch_is_killed(guard: GuardClient) -> None:
+    """Its pidfd did not arrive, because no descriptor was free."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reads, writes = os.pipe()
+    free = os.dup(reads)
+    os.close(free)
+    with os.fdopen(reads, "rb") as output:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
+            with pytest.raises(OSError, match="Too many open files"):
+                guard.start(["sleep", "60"], os.environ, writes, writes)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            os.close(writes)
+        ready, _, _ = select.select([output], [], [], 30.0)
+        assert ready, "it holds its output as long as it lives"
+        assert output.read() == b""
+    assert asleep(guard).poll(0) is None, "the guard goes on"
+
+
+def test_an_exit_code_that_was_returned_is_not_asked_of_the_guard_again(guard: GuardClient) -> None:
+    process = guard.start(["true"], os.environ, 2, 2)
+    assert has_ended(process.pidfd, 30.0)
+    while (code := guard.exit_code(process)) is None:
+        pass
+    assert code == 0
+    first = guard.pid
+    for _ in range(100):
+        with pytest.raises(ChildProcessError):
+            guard.exit_code(process)
+    os.close(process.pidfd)
+    assert guard.orphans() == []
+    assert guard.pid == first
 
 
 class Unwritable(ProcessRecord):

@@ -30,15 +30,16 @@ def available_memory(cgroup: Path = _CGROUP) -> int:
 def resident_memory(pid: int) -> int:
     """Returns the bytes of memory that a process and its descendants hold.
 
-    Memory that they share is counted once for each of them. Returns 0 if the process is gone, or if
-    one of its descendants ends during the count.
+    Memory that they share is counted once for each of them. Those that end during the count are
+    left out. Returns 0 if all are gone.
     """
-    try:
+    total = 0
+    with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        group = [process, *process.children(recursive=True)]
-        return sum(one.memory_info().rss for one in group)
-    except psutil.NoSuchProcess:
-        return 0
+        for one in [process, *process.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                total += one.memory_info().rss
+    return total
 
 
 def ran_and_waited(pid: int) -> tuple[int, int]:

@@ -68,8 +68,8 @@ class GuardClient:
         self._losses = 0
         self._patience = Patience(tell)
         self._started: dict[int, int] = {}
-        """Start time (clock ticks since boot), by pid, of each process whose exit code was not
-        returned yet."""
+        """Start time (clock ticks since boot), by pid, of each process whose exit code
+        `exit_code` can still return."""
         self._exits: dict[int, int] = {}
         """Exit codes, by pid, of processes whose guard has died, until `exit_code` returns them."""
         self._begin()
@@ -109,15 +109,20 @@ class GuardClient:
     def exit_code(self, process: Started) -> int | None:
         """Returns the exit code of the process, as `subprocess` has it (-N: signal N).
 
-        Returns None while the process runs, and until the guard has reported its exit code. Do not
-        ask again once it has returned the exit code. Safe in any thread.
+        Returns None while the process runs, and until the guard has reported its exit code. Returns
+        an exit code only once. Safe in any thread.
 
         Raises:
-            ChildProcessError: nobody saw how the process ended, or the guard was dismissed.
+            ChildProcessError: nobody saw how the process ended, its exit code was returned already,
+                or the guard was dismissed.
         """
         with self._lock:
             if self._dismissed:
                 raise ChildProcessError(f"process {process.pid} was left to the guard")
+            if process.pid not in self._started:  # asking the guard would count as unanswered
+                raise ChildProcessError(
+                    f"the exit code of process {process.pid} was returned already, or nobody saw it"
+                )
             self._line.hear()
             if process.pid not in self._line.exits and process.pid not in self._exits:
                 if not has_ended(process.pidfd):
@@ -278,7 +283,8 @@ class GuardClient:
             _, _, pid, started = message
             self._started[pid] = started
             self._on_record.written(place, pid, started)
-            if not came:  # no descriptor is free for its pidfd; the next `kill` ends it
+            if not came:  # no descriptor was free for its pidfd: nobody could watch it
+                self._say("kill_process", pid)
                 raise OSError(EMFILE, os.strerror(EMFILE), program)
             return Started(pid, came[0])
         _, _, code, stage = message
@@ -295,6 +301,8 @@ class GuardClient:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
+        if message[0] == "started" and not came:  # no descriptor was free for its pidfd
+            self._say("kill_process", message[2])
         self._on_record.answered_late(message[1])
 
     def _without_cgroups(self, number: int) -> None:
@@ -387,6 +395,9 @@ class GuardClient:
                 )
             )
         self._losses += 1
+        self._started = {
+            pid: started for pid, started in self._started.items() if pid in self._exits
+        }
         if self._cgroup is not None:
             for path in Path(self._cgroup).glob("*/"):
                 cgroups.remove(str(path))
