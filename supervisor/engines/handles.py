@@ -147,7 +147,7 @@ class Watch(Protocol):
 
     @property
     def has_news(self) -> bool:
-        """Whether the newest step has changed since its first look."""
+        """Whether the newest step has changed since the first look that worked."""
         ...
 
     def look_now(self) -> None:

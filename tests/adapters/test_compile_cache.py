@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.adapters.stores.compile_cache import CompileCache, is_whole
+from supervisor.protocol import removal
 
 ENTRY = zlib.compress(os.urandom(3_000_000), 1)
 NAME = "jit_f-0123-cache"
@@ -260,6 +262,37 @@ def test_an_entry_that_is_too_large_is_told_as_such(
     assert found(cache(), live) == set()
     told = "has 2 GiB, more than any compiler writes"
     assert said == [f"the compilation of jit_f was not kept: {told}"]
+
+
+@pytest.fixture
+def irremovable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be removed: the file system is read-only now, for example."""
+
+    def refuse(place: object, path: Path, **_: object) -> bool:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(removal, "file", refuse)
+
+
+@pytest.mark.usefixtures("irremovable")
+def test_an_entry_that_cannot_be_removed_costs_only_the_cache(
+    cache: Callable[[], CompileCache], live: Path, said: list[str]
+) -> None:
+    for name in (NAME, "jit_torn-4567-cache"):
+        (live / name).write_bytes(ENTRY[:-9])
+    running = cache()
+    running.settle()
+    assert running.environment({}) == {}
+    assert said == [f"the compilation cache cannot be used: Read-only file system ({live / NAME})"]
+
+
+@pytest.mark.usefixtures("irremovable")
+def test_a_damaged_entry_that_cannot_be_removed_costs_only_the_cache(
+    cache: Callable[[], CompileCache], live: Path, said: list[str]
+) -> None:
+    (live.parent / NAME).write_bytes(ENTRY[:-9])
+    assert cache().environment({}) == {}
+    assert len(said) == 1
 
 
 def test_where_there_are_no_hard_links_both_copies_count(

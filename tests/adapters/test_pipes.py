@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import select
@@ -574,6 +575,24 @@ def test_a_directory_that_cannot_be_read_is_told_once(watch: Watch, tmp_path: Pa
     root.rename(tmp_path / "away")
     root.symlink_to(root)
     assert "cannot be watched" in watched.errors.get(timeout=PATIENCE)  # that is another time
+
+
+def test_an_old_checkpoint_is_not_new_after_a_look_that_failed(tmp_path: Path) -> None:
+    found: list[int | OSError] = [OSError(errno.EIO, "Input/output error"), 7, 8]
+
+    def look() -> int:
+        first = found.pop(0)
+        if isinstance(first, OSError):
+            raise first
+        return first
+
+    commits: list[int] = []
+    looks = Looks(tmp_path, look, commits.append, lambda told: None)
+    looks.look()
+    looks.look()
+    assert (commits, looks.has_news) == ([7], False)
+    looks.look()
+    assert (commits, looks.has_news) == ([7, 8], True)
 
 
 def test_after_stop_nothing_is_told(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Looks:
         gets one notice; after `look` has worked again, the next OSError leads to another notice.
         """
         self.has_news = False
-        """True once a later look has found another newest step than the first look."""
+        """True once a look has found another newest step than the first look that worked."""
         self.is_over = False
         """Set it to True to end: no step is reported from then on."""
         self._place = place
@@ -69,7 +69,13 @@ class Looks:
 
     def look(self) -> float:
         """Look once. Returns the seconds until the next look, if nobody asks for one sooner."""
-        newest = self._look()
+        self._changed = False
+        try:
+            newest = self._newest()
+        except OSError as error:
+            self._report(error)
+            return self._pause
+        self._failed = False
         self._changed = newest is not None and newest != self._told
         if newest is not None and self._changed and not self.is_over:
             self._told = newest
@@ -82,25 +88,20 @@ class Looks:
         """Note that the pause is over; `asked`: it ended early, as somebody asked for a look."""
         self._pause = self._pace.after(self._pause, changed=self._changed or asked)
 
-    def _look(self) -> int | None:
-        try:
-            newest = self._newest()
-        except OSError as error:
-            if not self._failed:
-                where = f" ({error.filename})" if error.filename else ""
-                why = f"{error.strerror or error}{where}"
-                self._on_error(
-                    Notice(
-                        "checkpoints-unwatched",
-                        f"{self._place} cannot be watched: {why}",
-                        place=str(self._place),
-                        reason=why,
-                    )
+    def _report(self, error: OSError) -> None:
+        """Report the first of several failures in a row."""
+        if not self._failed:
+            where = f" ({error.filename})" if error.filename else ""
+            why = f"{error.strerror or error}{where}"
+            self._on_error(
+                Notice(
+                    "checkpoints-unwatched",
+                    f"{self._place} cannot be watched: {why}",
+                    place=str(self._place),
+                    reason=why,
                 )
-            self._failed = True
-            return None
-        self._failed = False
-        return newest
+            )
+        self._failed = True
 
 
 class CheckpointWatcher:

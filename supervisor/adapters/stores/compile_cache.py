@@ -62,8 +62,8 @@ class CompileCache:
     """The cache of one job. Only one supervisor may use it at a time.
 
     If the cache cannot be used (an `OSError`), this is reported once, and the job goes on without
-    it. One `OSError` is raised: by `settle`, which `environment` calls, if it cannot remove an
-    entry.
+    it. No process gets a cache whose entries cannot be verified, or which has an entry that must
+    not be used and cannot be removed.
     """
 
     def __init__(self, directory: Path, tell: Tell) -> None:
@@ -86,9 +86,8 @@ class CompileCache:
             for directory in (self._directory, self._live):  # never makes a removed model_dir
                 private_folder.make(directory)
             is_usable = True
-        if not is_usable:
+        if not is_usable or not self._remove_unfit():
             return {}
-        self.settle()
         with self._lock, self._best_effort():
             found = _entries(self._live)
             for name, stamp in self._verified.items():
@@ -104,23 +103,35 @@ class CompileCache:
     def settle(self) -> None:
         """Take over what the worker has compiled, and remove entries that are not whole. The worker
         must have ended."""
-        for name, why in self._take_over().items():
-            removal.file(Place.COMPILED, self._live / name, below=self._directory)
-            self._tell(
-                Notice(
-                    "compilation-not-kept",
-                    f"the compilation of {_program(name)} was not kept: {why}",
-                    program=_program(name),
-                    reason=why,
-                )
-            )
+        self._remove_unfit()
 
-    def _take_over(self) -> dict[str, str]:
-        """Take over the entries that are whole; returns by name why the others are not, so far."""
-        unfit: dict[str, str] = {}
+    def _remove_unfit(self) -> bool:
+        """Do what `settle` says. Returns False if the cache may still contain an entry that must
+        not be used."""
+        unfit = self._take_over()
+        if unfit is None:
+            return False
+        for name, why in list(unfit.items()):
+            with self._best_effort():
+                removal.file(Place.COMPILED, self._live / name, below=self._directory)
+                del unfit[name]
+                self._tell(
+                    Notice(
+                        "compilation-not-kept",
+                        f"the compilation of {_program(name)} was not kept: {why}",
+                        program=_program(name),
+                        reason=why,
+                    )
+                )
+        return not unfit
+
+    def _take_over(self) -> dict[str, str] | None:
+        """Take over the entries that are whole; returns by name why the others are not, so far.
+        Returns None if the entries cannot be verified."""
         with self._lock, self._best_effort():
+            unfit: dict[str, str] = {}
             if not self._is_there():
-                return {}
+                return unfit
             self._look()
             digests: dict[str, str] = {}
             for name in sorted(_entries(self._live).keys() - self._verified.keys()):
@@ -128,8 +139,10 @@ class CompileCache:
                     digests[name] = _digest(self._live / name)
                 except _UnfitError as error:
                     unfit[name] = error.why or "written in part only"
-            self._add(digests)
-        return unfit
+            with self._best_effort():
+                self._add(digests)
+            return unfit
+        return None
 
     def keep_within(self, limit: int) -> None:
         """Delete the least recently used entries, so that the rest takes at most `limit` bytes."""

@@ -86,9 +86,10 @@ class SharedPrograms:
             )
             return
         there = self._objects.list(FOLDER).objects
-        macs = parse_macs(self._beside(MACS, there)) if self._trust.key is not None else {}
-        if self._trust.key is None and (sums := self._beside(SUMS, there)):
-            _write(self._cache / SUMS, sums)
+        table = self._read_table(MACS if self._trust.key is not None else SUMS, there, tell)
+        macs = parse_macs(table) if self._trust.key is not None else {}
+        if self._trust.key is None and table:
+            _write(self._cache / SUMS, table)
         room, refused = limit, []
         for name, size in sorted(there.items()):
             if not is_entry(name):
@@ -137,9 +138,19 @@ class SharedPrograms:
         self._forget(self._macs.keys() - {path.name for path in here})
         self._write_table()
 
-    def _beside(self, name: str, there: Mapping[str, int]) -> bytes:
-        """Returns the table `name` in the bucket; empty if it is not `there` or too large."""
-        if there.get(name, _LARGEST_TABLE + 1) > _LARGEST_TABLE:
+    def _read_table(self, name: str, there: Mapping[str, int], tell: Tell) -> bytes:
+        """Returns the table `name` in the bucket. Returns nothing if it is not `there`, or is too
+        large, which `tell` gets a notice about."""
+        size = there.get(name)
+        if size is None:
+            return b""
+        if size > _LARGEST_TABLE:
+            why = f"it has {size} bytes, more than {_LARGEST_TABLE}"
+            text = (
+                f"the table {FOLDER}/{name} in the bucket is not read: {why}. "
+                "The job replaces it when it copies its compiled programs to the bucket"
+            )
+            tell(Notice("bucket-programs-refused", text, reason=why))
             return b""
         return self._objects.read(f"{FOLDER}/{name}").data
 
