@@ -48,9 +48,9 @@ def doubts(judgement: Judgement) -> str:
     if rule.own:
         return "" if rule.certain else _YOURS
     if not rule.certain and chain is None:
-        return "how a process ended says little of why it did"
+        return "the exit of a process says little about the cause"
     if not rule.certain:
-        return "what passes is sometimes reported in such words, too"
+        return "transient trouble is sometimes reported in the same words"
     if chain is None or member is None:
         return ""
     misfits = misfit(chain, judgement.rank) or _of_its_place(rule, chain, member)
@@ -65,32 +65,33 @@ def _of_its_place(rule: Rule, chain: Chain, member: Raised) -> str:
     """Returns the doubt that follows from the error itself: its place in the chain, who raised it,
     and its line of code; empty: there is none."""
     if chain.cut:
-        return "it came of an error that the log does not show any more"
+        return "an earlier error led to it, which the log no longer shows"
     if chain.members[-1] is not member:
         return "another error was raised after it, which may have another cause"
     if member.speaker is Speaker.IO:
         return "it came from a library that talks to others"
     if member.names & _ANSWERED and _ANSWER.search(member.code):
-        return "the line that raised it reads what somebody else answered"
+        return "the line that raised it reads the answer of another program"
     if "AssertionError" in rule.types and _WORLD.search(f"{member.stated}\n{member.beside}"):
-        return "it asserts something of the world around, which may be otherwise next time"
+        return "it checks something outside the program, which may be different next time"
     return ""
 
 
 def _of_others(judgement: Judgement, chain: Chain, member: Raised) -> str:
     """Returns the doubt that follows from other ranks, errors and rules; empty: there is none."""
     if TOLD_TO_STOP in judgement.judge.facts:
-        return "somebody had told it to stop: it may be its handler's"
+        return "the rank got SIGTERM, so the error may come from its SIGTERM handler"
     if PEER_FELL in judgement.judge.facts:
-        return "another rank was struck down, which it may suffer from"
+        return "another rank was killed or crashed before, which may have caused it"
     for each in chain.members:
         cause, _ = next(judgement.judge.matches(chain, (each,)))
         is_sure = cause.verdict is Verdict.FATAL and cause.confidence is not Confidence.LOW
         if each is not member and not is_sure:
-            return f"it was raised while {each.type or 'another error'} was handled, which may pass"
+            other = each.type or "another error"
+            return f"it was raised while {other} was handled, which may be transient"
     passing = next((each for each, _ in judgement.matches() if _passes(each)), None)
     if passing is not None:
-        return f"its words are also those of the rule {passing.name!r}, and what that means passes"
+        return f"the rule {passing.name!r} about transient trouble also matches its words"
     return ""
 
 

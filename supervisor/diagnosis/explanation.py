@@ -149,7 +149,7 @@ def _weighed(judgement: Judgement, judgements: list[Judgement], redact: Redact) 
 def _why_root(judgements: list[Judgement]) -> str:
     root, *others = judgements
     if root.chain is None:
-        return "no error was found that says more" if root.rank.output else "nothing was said"
+        return "no error was found that says more" if root.rank.output else "there is no output"
     if not any(other.chain for other in others):
         return "it is the only error that was found"
     if not root.drawbacks:

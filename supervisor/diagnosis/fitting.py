@@ -29,9 +29,13 @@ def misfit(chain: Chain, rank: RankEvidence) -> str:
         return ""
     if chain.origin is Origin.ABORT:
         fits = signal_of(ended) in NATIVE_ENDS
-        return "" if fits else f"what native code says ends a process otherwise: {ended}"
+        return (
+            ""
+            if fits
+            else f"native code ends a process with a signal after such a message, but: {ended}"
+        )
     if ended.code != _UNCAUGHT:
-        return f"an exception that nobody catches ends Python with exit code 1: {ended}"
+        return f"an exception that nobody catches ends Python with exit code 1, but: {ended}"
     if chain.followed > _SAYS_GOODBYE:
         return f"{chain.followed} lines were printed after it"
     return ""

@@ -116,7 +116,7 @@ def hang_failure(end: Failure | None, stage: Stage, seconds: float) -> Failure:
         cause=f"hang in stage {stage}",
         verdict=Verdict.RESTART,
         rule="hang",
-        reason=f"Nothing was heard of it for {seconds:.1f} s, more than the stage may take.",
+        reason=f"The workers reported nothing for {seconds:.1f} s, the deadline of the stage.",
         advice="Read the stacks in the attempt's folder; `deadlines:` sets the limit of a stage.",
         root_cause=f"silent for {seconds:.1f} s in stage {stage}, then ended: {ended}",
         rank=end.rank if end is not None else 0,
@@ -130,7 +130,7 @@ def hang_failure(end: Failure | None, stage: Stage, seconds: float) -> Failure:
 
 
 def _doubted(end: Failure) -> Failure:
-    why = "a guess: it hung, and was told to stop: it may be its handler's"
+    why = "a guess: the group hung and got SIGTERM, so the error may come from a SIGTERM handler"
     return replace(end, certain=False, grounds=why, compared=True)
 
 
@@ -148,7 +148,7 @@ def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
         ),
         advice="Correct command.argv."
         if for_good
-        else "Look at the limits of processes and memory.",
+        else "Check the limits on processes and memory (ulimit, cgroup).",
         root_cause=printable(f"{argv[0]}: {error.strerror}"),
         rank=0,
         exit="not started",
@@ -166,8 +166,8 @@ def store_failure(error: OSError, ended: WorkerExit) -> Failure:
         cause="storage or network trouble",
         verdict=Verdict.RESTART,
         rule="success-file",
-        reason="Whether the work is done is told by a file in a bucket, which did not answer.",
-        advice="See that the bucket can be read from here; the next attempt may find all done.",
+        reason="The success file is in a bucket, which did not answer.",
+        advice="Check that this host can read the bucket; the next attempt may find the work done.",
         root_cause=printable(error.strerror or str(error)),
         rank=ended.rank,
         exit=str(ended),

@@ -39,16 +39,16 @@ _NO_ROOM = 1 << 20
 """Bytes: a disk with less free space counts as full."""
 
 
-_POINTS = "it says itself that the error stands above it"
-_VICTIM = "it is what others suffer when one fails"
-_VAGUE = "its rule says little: any error of its kind looks so"
-_END = "how a process ended counts only where nothing was said"
-_STRUCK = "it ended so without a word, which others may suffer from"
+_POINTS = "it refers to an error that was printed above it"
+_VICTIM = "it is an error that ranks get when another rank fails"
+_VAGUE = "its rule is vague: it matches any error of this kind"
+_END = "the exit of a process counts only if no error was found"
+_STRUCK = "the rank ended without an error, which may have caused errors of other ranks"
 _SIGTERM_BROKE_IT = (
     "the process got SIGTERM, which also ends the peers and pipes that it then misses"
 )
 _BEFORE_THE_END = "it was only printed, and the process was then ended from outside"
-_UNKNOWN_WORDS = "no rule knows the words of the last lines"
+_UNKNOWN_WORDS = "no rule matches the last lines"
 
 
 @dataclass(frozen=True, slots=True)

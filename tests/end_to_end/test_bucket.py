@@ -216,7 +216,7 @@ def test_a_sign_that_nobody_can_look_for_is_nobodys_failure(cloud: Cloud, gcs: E
     with store.serving():
         job = signing(cloud.place, "done1")
         running = cloud.machine(job, environ=store.front.env).running
-        running.wait_for("Whether the work is done is told by a file in a bucket", timeout=100.0)
+        running.wait_for_event("attempt-failed", 100.0, code="success-file")
         answers.set()
         result = running.result(timeout=100.0)
     assert result.code == 0, result.out + result.err

@@ -172,7 +172,7 @@ def test_the_explanation_names_every_rule_and_a_line_of_config_that_changes_it(
     assert "at /app/train.py:141; raised by your own code; nobody caught it" in told
     assert "-> program-error" in told
     assert f"rank 1 ({lost}): XlaRuntimeError: UNAVAILABLE: Socket closed" in told
-    assert "not the root cause: it is what others suffer when one fails" in told
+    assert "not the root cause: it is an error that ranks get when another rank fails" in told
     config = tmp_path / "trainer.yaml"
     restart, _, surer = told.rstrip().splitlines()[-3:]
     config.write_text(with_restart(f"max_num_restarts: 3\nrules:\n{surer.strip(' #')}"))

@@ -7,7 +7,7 @@ from supervisor.diagnosis.rules.wording import FIX_CODE, FIX_CONFIG, NONE_NEEDED
 
 _DIFFER = (
     "the ranks run different programs",
-    "Hosts run different programs, or a compiled program gets other inputs than its own.",
+    "Hosts run different programs, or a compiled program gets inputs that it was not compiled for.",
     FIX_CODE,
 )
 COMPILE = (
@@ -41,7 +41,8 @@ RULES = (
         "follows-a-loss",
         RESTART,
         "lost a peer",
-        "Another rank was struck down before: half a message looks like one of another program.",
+        "Another rank was killed or crashed before; a message that is cut off looks like one of "
+        "another program.",
         f"{NONE_NEEDED}read the other ranks' logs first.",
         # gloo transport/tcp/pair.cc, torch ProcessGroupWrapper.cpp, libtpu, Megascale
         patterns=(

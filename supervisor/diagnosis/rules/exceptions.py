@@ -62,7 +62,7 @@ RULES = (
         RESTART,
         "something took too long or did not answer",
         "A wait for capacity, a worker or a service timed out.",
-        "If it comes back, see what it waits for, and whether that can ever be there.",
+        "If it comes back, find out what it waits for, and whether that can ever be available.",
         types=(
             "*Timeout",
             "*TimeoutError",
@@ -218,7 +218,7 @@ RULES = (
         "stated-requirement",
         FATAL,
         "the program refuses what it was given",
-        "Its words are those of a check that holds or fails the same way every time.",
+        "The text is that of a check, which fails the same way every time.",
         FIX_CODE,
         types=("BaseException",),
         patterns=REQUIREMENTS,
@@ -228,7 +228,7 @@ RULES = (
         "suspected-connection",
         RESTART,
         "storage or network trouble",
-        "Its advice is to look at the connection, or to try again: it suspects the network.",
+        "The error advises to check the connection or to try again, so it suspects the network.",
         SEE_SERVICE,
         # transformers utils/hub.py; huggingface_hub file_download.py, utils/_http.py
         patterns=(
@@ -246,8 +246,7 @@ RULES = (
         "plain-error",
         FATAL,
         "the program refuses to go on",
-        "A plain error of the program whose words speak of nothing that may be otherwise next "
-        "time.",
+        "The text of this plain error names nothing that could be different at the next attempt.",
         FIX_CODE,
         types=("RuntimeError", "Exception"),
         speakers=NOT_IO,

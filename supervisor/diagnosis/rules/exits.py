@@ -158,7 +158,8 @@ RULES = (
         "ended-on-sigterm",
         RESTART,
         PREEMPTED,
-        "It ended after a SIGTERM from somebody else: it has saved, as a rule, and is not done.",
+        "The worker ended after a SIGTERM that the supervisor did not send. Usually it has saved, "
+        "but its work is not done.",
         "If it comes back because the program itself sends SIGTERM, declare `command.success`.",
         charge=Charge.PREEMPTIONS,
         facts=(TOLD_TO_STOP,),
@@ -180,9 +181,9 @@ RULES = (
     Rule(
         "no-step-told",
         RESTART,
-        "no step was told",
-        "It exited with code 0, but `success.step` cannot hold: no step was told, and no "
-        "checkpoint was seen.",
+        "no step was reported",
+        "The worker exited with code 0, but `success.step` cannot hold: no step was reported, and "
+        "no checkpoint was seen.",
         "Give `progress.pattern` (what the output says of a step), or the directory of the "
         "checkpoints (`init.checkpoint.directory`), or another `success`.",
         exit_codes=(0,),
@@ -204,7 +205,7 @@ RULES = (
         "unknown",
         RESTART,
         "unknown",
-        "Nothing tells why it ended: another attempt may succeed.",
+        "The cause is not known; another attempt may succeed.",
         "If it comes back, read the worker's output.",
         confidence=LOW,
     ),

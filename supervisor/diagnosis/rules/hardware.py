@@ -84,7 +84,7 @@ RULES = (
         "follows-a-halt",
         RESTART,
         "the accelerator had halted",
-        "A core halted earlier, and what was enqueued after that fails with it.",
+        "A core halted earlier, so everything that was enqueued after that failed too.",
         f"Look for the first halt in the logs of all ranks. {_HALTED}",
         # libtpu 0.0.42. It comes after "Core halted" and "unexpected peer" in logs of levanter, and
         # alone in pytorch/xla #8459 and in logs of MaxText and sglang-jax
@@ -97,7 +97,8 @@ RULES = (
         "core-halted",
         RESTART,
         "a core of the accelerator halted",
-        "The hardware, the compiler or a kernel of the program stopped it: nothing says which.",
+        "The hardware, the compiler or a kernel of the program stopped the core; the message does "
+        "not say which.",
         _HALTED,
         patterns=(
             # libtpu 0.0.42 names all three causes. It was a kernel's bug in
@@ -296,7 +297,7 @@ RULES = (
         "compile-call",
         FATAL,
         "compilation failed",
-        "It came out of the compiler: the same program does not compile the next time either.",
+        "The compiler raised the error: the same program will not compile the next time either.",
         FIX_CODE,
         types=("JaxRuntimeError", "XlaRuntimeError"),
         patterns=(

@@ -39,8 +39,8 @@ RULES = (
         "no-usable-checkpoint",
         FATAL,
         "every checkpoint is damaged",
-        "The files of every checkpoint differ from what was saved; starting afresh is not ours to "
-        "decide.",
+        "The files of every checkpoint differ from what was saved; only a person may decide to "
+        "start from the beginning.",
         "Put an undamaged copy in place, or do as the message says to start from the beginning; "
         "then run the same command again. Suspect the storage.",
         types=("NoUsableCheckpointError",),
@@ -49,8 +49,8 @@ RULES = (
         "foreign-checkpoint",
         FATAL,
         "the checkpoints may be another program's",
-        "No checkpoint can be restored, and some are not known to be this job's; to pass over them "
-        "for good is not ours to decide.",
+        "No checkpoint can be restored, and some are not known to be this job's; only a person may "
+        "decide to ignore them for good.",
         "Move what is not this job's away, or choose another trainer.init.checkpoint.directory; "
         "then run the same command again.",
         types=("ForeignCheckpointError",),
@@ -60,8 +60,8 @@ RULES = (
         "unmarked-checkpoint",
         FATAL,
         "a checkpoint lacks the mark of its commit",
-        "A step above all committed ones is none itself, and may be somebody's copy; to train on "
-        "would overwrite it.",
+        "A step newer than all committed checkpoints has no commit marker. It may be a copy, and "
+        "further training would overwrite it.",
         "Do as the message says: complete the copy and add the mark, or remove the step; then run "
         "the same command again.",
         types=("UnmarkedCheckpointError",),
@@ -71,8 +71,8 @@ RULES = (
         "checkpoint-unreadable",
         RESTART,
         "storage or network trouble",
-        "Nobody can tell now whether the newest step is a committed checkpoint; to take an older "
-        "one would be to throw it away.",
+        "The newest step cannot be read now, so it may be a committed checkpoint. Restoring an "
+        "older one would discard it.",
         "See that the checkpoint that the message names can be read, or move it away.",
         types=("UnreadableCheckpointError",),
         transient=True,
@@ -81,8 +81,8 @@ RULES = (
         "fenced",
         RESTART,
         "the job has another owner",
-        "The trainer could not see that its supervisor still owns the job, so it committed "
-        "nothing more.",
+        "The trainer could not see that its supervisor still owns the job, so it stopped "
+        "committing checkpoints.",
         "None needed where another supervisor has the job; else see that the file with its owner "
         "can be read.",
         types=("FencedError",),
@@ -120,7 +120,8 @@ RULES = (
         _SILENTLY,
         POLICY,
         "disk full",
-        "The disk of model_dir has no room, which is reported in many ways.",
+        "The disk of model_dir is full, and the error is about a write, although it names another "
+        "cause.",
         "Free space under model_dir.",
         patterns=(r"(?i)\b(?:write|save|saving|flush|close|bus error|input/output)",),
         facts=(NO_SPACE,),

@@ -42,8 +42,8 @@ _TROUBLE = (
 )
 _REFUSED = (
     "a service refuses the request",
-    "Its code says that the same request is refused again: what it names is not there for us, or "
-    "is wrong.",
+    "The code of the error says that the same request is refused again: its object does not exist, "
+    "these credentials may not use it, or the request is wrong.",
     FIX_PATH,
 )
 _IN_TRANSIT = (
@@ -64,7 +64,7 @@ RULES = (
         "offline",
         FATAL,
         "the network is switched off by a setting",
-        "The program is told to work offline, and what it wants is not in its cache.",
+        "The program is told to work offline, and a file that it needs is not in its cache.",
         "Fill the cache, or take HF_HUB_OFFLINE (or the like) out of the environment.",
         # huggingface_hub/utils/_http.py and file_download.py. Not "offline mode" alone: advice has
         # these words too.

@@ -82,7 +82,7 @@ RULES = (
         "build-failed",
         FATAL,
         "a build failed",
-        "What the program needs cannot be built: the same sources fail the same way.",
+        "A package that the program needs cannot be built: the same sources fail the same way.",
         "Read what the compiler says above; install what it misses; run the same command again.",
         patterns=(
             # pip, setuptools, ninja, GCC and make

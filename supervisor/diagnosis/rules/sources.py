@@ -14,7 +14,7 @@ _GCS = "cloud.google.com/storage/docs/json_api/v1/status-codes"
 _GRPC = "grpc.io/docs/guides/status-codes"
 _TABLES = "see the comments in rules/tables.py"
 _STATUS = "abseil.io/docs/cpp/guides/status-codes"
-_OURS = "what this supervisor knows of its own attempt"
+_OURS = "facts that the supervisor has about its own attempt"
 
 SOURCES = {
     "invalid-config-alone": "types of pydantic, absl, PyYAML, toml; cases pydantic, toml, yaml",
@@ -22,7 +22,7 @@ SOURCES = {
     "broken-program-alone": f"{_PYTHON}: what eval and ast.literal_eval cannot parse",
     "own-error": f"{_PYTHON}; cases axisname, badtype, circ, grad, scan, attr-jax",
     "jax-shapes": "jax _src/lax/lax.py, lax/convolution.py, lax/slicing.py, api.py, "
-    "numpy/array_methods.py; opt_einsum contract.py; cases add, matmul",
+    "numpy/array_methods.py; opt_einsum contract.py; cases add, dot, vmap",
     "program-error-alone": f"{_PYTHON}; cases attr, optax-schedule-type",
     "no-standard-input": "input() of Python: EOF when reading a line",
     "missing-key": f"{_PYTHON}; cases keyenv, composed-04",
