@@ -76,7 +76,7 @@ def devices(wanted: dict[str, Any]) -> Sequence[jax.Device]:
     if len(found) != wanted["num_devices"]:
         raise ValueError(
             f"libtpu describes {wanted['topology']} as {len(found)} devices, and a real one has "
-            f"{wanted['num_devices']}: another libtpu may know it better"
+            f"{wanted['num_devices']}: try another version of libtpu"
         )
     return found
 

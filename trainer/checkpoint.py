@@ -26,19 +26,21 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import SaveDecisionPolicy
 
 from supervisor.protocol.location import Uri
+from supervisor.protocol.messages import NoticeCode
 from trainer import distributed, integrity
 from trainer.bucket_paths import path_of
 from trainer.checkpoint_steps import (
     CheckpointSteps,
     ForeignCheckpointError,
     NoUsableCheckpointError,
-    Say,
     set_aside,
+    step_of,
     steps_in,
 )
 from trainer.config_fingerprint import Fingerprint, differences
 from trainer.fence import Fence, FencedError
 from trainer.integrity import DamagedError
+from trainer.log import Warn
 from trainer.saving import manager
 from trainer.train_state import TrainState
 from trainer.verification import read_after_verification, read_verified
@@ -83,7 +85,7 @@ class CheckpointSaver:
         steps: CheckpointSteps,
         keep: int,
         fingerprint: Fingerprint,
-        say: Say,
+        warn: Warn,
         policy: SaveDecisionPolicy | None = None,
     ) -> None:
         """Clear what a killed save has left among `steps`. Later, keep the newest `keep` steps of
@@ -96,7 +98,7 @@ class CheckpointSaver:
         self._steps = steps
         self._keep = keep
         self._fingerprint = fingerprint
-        self._say = say
+        self._warn = warn
         self._policy = policy
         self.took = 0.0
         """Seconds from the begin of the last committed save until it was known to be committed: an
@@ -107,7 +109,7 @@ class CheckpointSaver:
         self._fence = Fence.from_environment()
         self._fenced: FencedError | None = None
         if distributed.is_first():
-            steps.clear(say)
+            steps.clear(warn)
 
     def verified(self) -> int | None:
         """Return the newest step whose files are intact; damaged newer ones are moved aside. None:
@@ -144,7 +146,7 @@ class CheckpointSaver:
         self.settle()
         if distributed.is_first():  # Orbax has the others wait for it before they write
             self._allow(f"the save of step {step}")
-            self._steps.begin(step, self._say)
+            self._steps.begin(step, self._warn)
         self._began = time.monotonic()
         self._manager.save(
             step,
@@ -218,7 +220,7 @@ class CheckpointSaver:
         """Check the fence and clear the step's name, in the committing thread, just before `step`
         is committed."""
         self._allow(f"the commit of step {step}")  # first: a step in the way may be the new owner's
-        self._steps.make_way(step, self._say)
+        self._steps.make_way(step, self._warn)
 
     def _allow(self, what: str) -> None:
         if self._fence is not None:
@@ -229,35 +231,38 @@ class CheckpointSaver:
         try:
             integrity.record(self._steps.directory / str(step), self._fingerprint, versions)
         except Exception as error:  # what a store's client raises has no type in common
-            self._say(f"step {step}  no manifest could be written: {error}")
+            text = f"step {step}: its manifest could not be written: {error}"
+            self._warn(text, NoticeCode.MANIFEST_NOT_WRITTEN, step)
         try:
             self._steps.end(step)
-            self._steps.evict(self._keep, self._allow, self._say)
+            self._steps.evict(self._keep, self._allow, self._warn)
         except FencedError as error:
             self._fenced = error
         except Exception as error:
-            self._say(f"step {step}  old steps could not be removed: {error}")
+            text = f"old steps could not be removed after the save of step {step}: {error}"
+            self._warn(text, NoticeCode.CHECKPOINT_NOT_REMOVED, step)
 
     def _newest(self, read: Callable[[Path], T]) -> tuple[int, T] | None:
         """Return the newest step that `read` can read, and what it returned. A damaged step of this
         job is set aside; a step of an unknown owner is skipped and left as it is, because it may be
         a valid checkpoint of another program."""
-        passed_over = list[str]()
+        skipped = list[str]()
         for step, path in self._steps.committed():
             try:
-                return step, _load(path, self._fingerprint, self._say, read, _ITEMS, own=True)
+                return step, _load(path, self._fingerprint, self._warn, read, _ITEMS, own=True)
             except DamagedError as damage:
                 if self._steps.is_own(step, path):
-                    set_aside(self._steps, path, str(damage), self._say)
+                    set_aside(self._steps, path, str(damage), self._warn)
                 else:
-                    passed_over.append(f"{path.name} ({damage})")
-                    self._say(
-                        f"the checkpoint in {path} is left as it is, and passed over: it is not "
-                        f"known to be this job's, and cannot be used: {damage}"
+                    skipped.append(f"{path.name} ({damage})")
+                    text = (
+                        f"the checkpoint in {path} cannot be used ({damage}). It may belong to "
+                        "another job, so it is skipped and not changed"
                     )
+                    self._warn(text, NoticeCode.CHECKPOINT_SKIPPED, step)
         remedy = self._steps.damaged()
-        if passed_over:
-            raise ForeignCheckpointError(_foreign(self._steps.directory, passed_over, remedy))
+        if skipped:
+            raise ForeignCheckpointError(_foreign(self._steps.directory, skipped, remedy))
         if remedy is not None:
             raise NoUsableCheckpointError(
                 f"every checkpoint is damaged: put a good copy in place, or {remedy}"
@@ -266,7 +271,7 @@ class CheckpointSaver:
 
 
 def restore_parts(
-    place: Path | Uri, parts: dict[str, Any], fingerprint: Fingerprint, say: Say
+    place: Path | Uri, parts: dict[str, Any], fingerprint: Fingerprint, warn: Warn
 ) -> tuple[int, dict[str, Any]]:
     """Restore `parts` of the newest committed step in `place`; returns (step, parts).
 
@@ -288,7 +293,7 @@ def restore_parts(
     items = {name: ocp.args.StandardRestore(tree) for name, tree in parts.items()}
     try:
         restored = _load(
-            path, fingerprint, say, lambda path: _read(path, **items), items, own=False
+            path, fingerprint, warn, lambda path: _read(path, **items), items, own=False
         )
     except DamagedError as damage:
         raise NoUsableCheckpointError(
@@ -302,7 +307,7 @@ def restore_parts(
 def _load(
     path: Path,
     fingerprint: Fingerprint,
-    say: Say,
+    warn: Warn,
     read: Callable[[Path], T],
     items: Iterable[str],
     *,
@@ -323,7 +328,8 @@ def _load(
     if manifest is None:
         if lacking := [item for item in items if not (path / item).is_dir()]:
             raise DamagedError(f"cannot be restored: there is no {', no '.join(lacking)} in it")
-        say(f"the checkpoint in {path} has no manifest: it is used unverified")
+        text = f"the checkpoint in {path} has no manifest: it is used unverified"
+        warn(text, NoticeCode.CHECKPOINT_UNVERIFIED, step_of(path.name))
     else:
         different = differences(manifest.fingerprint, fingerprint)
         if different:
@@ -333,7 +339,7 @@ def _load(
             return read(path)
         if not own:
             return read_after_verification(path, manifest, read)
-        return read_verified(path, manifest, read, say)
+        return read_verified(path, manifest, read, warn)
     except DamagedError:
         raise
     except Exception as error:
@@ -345,11 +351,11 @@ def _load(
         raise
 
 
-def _foreign(directory: Path, passed_over: Sequence[str], remedy: str | None) -> str:
+def _foreign(directory: Path, skipped: Sequence[str], remedy: str | None) -> str:
     own = "" if remedy is None else f" This job's own are damaged: to do without them, {remedy}."
     return (
         f"no checkpoint in {directory} can be restored, and some are not known to be this job's: "
-        f"{'; '.join(passed_over)}. They may be another program's, and are left as they are: move "
+        f"{'; '.join(skipped)}. They may be another program's, and are left as they are: move "
         f"them away, or choose another trainer.init.checkpoint.directory.{own}"
     )
 

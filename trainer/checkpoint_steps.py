@@ -25,16 +25,13 @@ from typing import Protocol
 from supervisor.protocol import removal
 from supervisor.protocol.committed import committed_steps, is_committed
 from supervisor.protocol.location import Uri
+from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.removal import NotOursError, Place
 from supervisor.protocol.this_machine import is_posix
 from trainer import bucket_paths, integrity
-from trainer.integrity import MANIFEST, OTHERS, DamagedError
+from trainer.integrity import MANIFEST, OTHERS, READING_MARK, DamagedError
 from trainer.ledger import FOREIGN, Ledger
-from trainer.log import log
-from trainer.verification import MARK
-
-Say = Callable[[str], None]
-"""Tells a person one line of text."""
+from trainer.log import Warn, log
 
 CORRUPT = "corrupt"
 _REASON = ".reason.txt"
@@ -90,7 +87,7 @@ class CheckpointSteps(Protocol):
         """
         ...
 
-    def clear(self, say: Say) -> None:
+    def clear(self, warn: Warn) -> None:
         """Remove what a killed save of this job has left, and tell people what is not this job's.
 
         Raises:
@@ -98,7 +95,7 @@ class CheckpointSteps(Protocol):
         """
         ...
 
-    def begin(self, step: int, say: Say) -> None:
+    def begin(self, step: int, warn: Warn) -> None:
         """Record durably that `step` is about to be saved, and clear its names.
 
         Raises:
@@ -106,7 +103,7 @@ class CheckpointSteps(Protocol):
         """
         ...
 
-    def make_way(self, step: int, say: Say) -> None:
+    def make_way(self, step: int, warn: Warn) -> None:
         """Move away whatever has the final name of `step`, just before it is committed."""
         ...
 
@@ -114,7 +111,7 @@ class CheckpointSteps(Protocol):
         """Record that `step` was committed."""
         ...
 
-    def evict(self, keep: int, allow: Callable[[str], None], say: Say) -> None:
+    def evict(self, keep: int, allow: Callable[[str], None], warn: Warn) -> None:
         """Remove this job's oldest steps until `keep` are left. `allow` is called before each, with
         a description, and raises to refuse."""
         ...
@@ -146,10 +143,11 @@ def steps_in(place: Path | Uri) -> CheckpointSteps:
     return RenamedSteps(path)
 
 
-def set_aside(steps: CheckpointSteps, path: Path, reason: str, say: Say) -> None:
+def set_aside(steps: CheckpointSteps, path: Path, reason: str, warn: Warn) -> None:
     """Take a damaged step out of use, and tell people."""
     done = steps.set_aside(path, reason)
-    say(f"the checkpoint in {path} is damaged ({reason}): {done}")
+    text = f"the checkpoint in {path} is damaged ({reason}): {done}"
+    warn(text, NoticeCode.CHECKPOINT_DAMAGED, step_of(path.name))
 
 
 def readable(found: Iterator[tuple[int, Path]]) -> Iterator[tuple[int, Path]]:
@@ -159,8 +157,8 @@ def readable(found: Iterator[tuple[int, Path]]) -> Iterator[tuple[int, Path]]:
     except OSError as error:
         raise UnreadableCheckpointError(
             error.errno,
-            f"{error.strerror or error}: nobody can tell whether this checkpoint is committed, and "
-            "an older one is not taken in its place: see that it can be read, or move it away",
+            f"{error.strerror or error}: cannot tell whether this checkpoint is committed, so no "
+            "older one is restored: make it readable, or move it away",
             error.filename,
         ) from error
 
@@ -178,16 +176,17 @@ def is_committed_now(path: Path, *, posix: bool) -> bool | None:
         return None
 
 
-def tell_foreign(ledger: Ledger, names: Iterable[str], directory: Path, say: Say) -> None:
+def tell_foreign(ledger: Ledger, names: Iterable[str], directory: Path, warn: Warn) -> None:
     """Tell people, once for each name, what in `directory` is not this job's."""
     new = sorted(set(names) - ledger.entries.told)
     if new:
         shown = ", ".join(repr(name) for name in new[:_NAMED])
         more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
-        say(
+        text = (
             f"{directory} has what this job did not save: {shown}{more}. It is never removed, and "
             "does not count for `keep`"
         )
+        warn(text, NoticeCode.CHECKPOINTS_FOREIGN)
         with ledger.change() as entries:
             entries.told |= set(new)
 
@@ -217,22 +216,26 @@ def is_expected_in(path: Path) -> Callable[[str], bool]:
         return lambda name: True
     folders = {str(folder) for name in manifest.files for folder in Path(name).parents}
     known = {*manifest.files, *folders}
-    marks = re.compile(rf"{MARK}\d+")
+    marks = re.compile(rf"{READING_MARK}\d+")
     return lambda name: (
         name in known or marks.fullmatch(name) is not None or Path(name).name in OTHERS
     )
 
 
 @contextmanager
-def evicting(step: int, ledger: Ledger, say: Say) -> Iterator[None]:
+def evicting(step: int, ledger: Ledger, warn: Warn) -> Iterator[None]:
     """Context manager for the removal of `step`: takes it out of the ledger afterwards, unless the
     removal failed and is tried again later."""
     try:
         yield
     except NotOursError as error:
-        say(f"step {step} is kept for good: {error}")
+        text = f"step {step} is kept for good: {error}"
+        warn(text, NoticeCode.CHECKPOINT_NOT_REMOVED, step)
     except OSError as error:
-        say(f"step {step} cannot be evicted, which is tried again: {error}")
+        text = (
+            f"step {step} could not be removed ({error}): this is tried again after the next save"
+        )
+        warn(text, NoticeCode.CHECKPOINT_NOT_REMOVED, step)
         return
     with ledger.change() as entries:
         entries.committed.pop(step, None)
@@ -256,21 +259,21 @@ class RenamedSteps:
         """See `CheckpointSteps`."""
         return readable(committed_steps(self.directory))
 
-    def clear(self, say: Say) -> None:
+    def clear(self, warn: Warn) -> None:
         """See `CheckpointSteps`."""
         if problem := self._ledger.load():
-            say(problem)
+            warn(problem, NoticeCode.LEDGER_UNUSABLE)
         entries, foreign = self._ledger.entries, list[str]()
         for entry in sorted(filter(_is_named_as_a_step, self.directory.iterdir())):
             is_evicted = entry.name in entries.evicting and _NAME_OF_EVICTED.fullmatch(entry.name)
             if entry.name == self._killed or is_evicted:
-                self._remove(entry, say)
-            elif not self._is_own(entry, say):
+                self._remove(entry, warn)
+            elif not self._is_own(entry, warn):
                 foreign.append(entry.name)
         forget(self._ledger)
-        tell_foreign(self._ledger, foreign, self.directory, say)
+        tell_foreign(self._ledger, foreign, self.directory, warn)
 
-    def _is_own(self, entry: Path, say: Say) -> bool:
+    def _is_own(self, entry: Path, warn: Warn) -> bool:
         """Whether `entry` is this job's. If the ledger has it and its commit marker is missing, it
         is damaged."""
         step, entries = step_of(entry.name), self._ledger.entries
@@ -280,7 +283,7 @@ class RenamedSteps:
         if committed and step == entries.saving and not self._exists(self._killed):
             self.end(step)  # the saving process was killed after the commit
         elif not committed and step in entries.committed:
-            set_aside(self, entry, "the mark of its commit is gone", say)
+            set_aside(self, entry, "the mark of its commit is gone", warn)
         else:
             return committed and step in entries.committed
         return True
@@ -291,21 +294,21 @@ class RenamedSteps:
         saving = self._ledger.entries.saving
         return None if saving is None else f"{saving}{TEMPORARY}"
 
-    def begin(self, step: int, say: Say) -> None:
+    def begin(self, step: int, warn: Warn) -> None:
         """See `CheckpointSteps`."""
         for name in (f"{step}{TEMPORARY}", f"{step}"):
-            self._move_away(name, say)
+            self._move_away(name, warn)
         self._ledger.begin(step)
 
-    def make_way(self, step: int, say: Say) -> None:
+    def make_way(self, step: int, warn: Warn) -> None:
         """See `CheckpointSteps`."""
-        self._move_away(f"{step}", say)
+        self._move_away(f"{step}", warn)
 
     def end(self, step: int) -> None:
         """See `CheckpointSteps`."""
         self._ledger.end(step)
 
-    def evict(self, keep: int, allow: Callable[[str], None], say: Say) -> None:
+    def evict(self, keep: int, allow: Callable[[str], None], warn: Warn) -> None:
         """See `CheckpointSteps`. Each step is renamed first, to a unique name that is recorded in
         the ledger before."""
         for step, path in excess(self._ledger, committed_steps(self.directory), keep):
@@ -313,7 +316,7 @@ class RenamedSteps:
             name = f"{_EVICTED}{step}-{uuid.uuid4().hex}"
             with self._ledger.change() as entries:
                 entries.evicting.add(name)
-            with evicting(step, self._ledger, say):
+            with evicting(step, self._ledger, warn):
                 removal.tree(
                     Place.STEP,
                     path,
@@ -362,21 +365,22 @@ class RenamedSteps:
     def _exists(self, name: str | None) -> bool:
         return name is not None and os.path.lexists(self.directory / name)
 
-    def _move_away(self, name: str, say: Say) -> None:
+    def _move_away(self, name: str, warn: Warn) -> None:
         try:
             moved = removal.set_aside(self.directory / name, FOREIGN, below=self.directory)
         except FileNotFoundError:
             return
-        say(
-            f"{self.directory / name} is not of this job and has the name of a step to be saved: "
-            f"moved to {moved.relative_to(self.directory)}"
+        text = (
+            f"{self.directory / name} does not belong to this job, but has the name of a step that "
+            f"is about to be saved: moved to {moved.relative_to(self.directory)}"
         )
+        warn(text, NoticeCode.FOREIGN_SET_ASIDE, step_of(name.removesuffix(TEMPORARY)))
 
-    def _remove(self, entry: Path, say: Say) -> None:
+    def _remove(self, entry: Path, warn: Warn) -> None:
         """Remove `entry`, which the ledger names."""
         place = Place.KILLED_SAVE if TEMPORARY in entry.name else Place.STEP
         log.info("step-removed", path=str(entry), reason=REMOVED[place])
         try:
             removal.tree(place, entry, below=self.directory, is_ours=lambda: True)
         except NotOursError as error:
-            say(str(error))
+            warn(str(error), NoticeCode.CHECKPOINT_NOT_REMOVED)

@@ -96,7 +96,7 @@ class Executables:
             if _abstract(compiled.args_info) == _abstract((arguments, {})):
                 self._log.obtained(seconds, name, EXECUTABLE)
                 return _OnTrial(compiled, self._path(name).with_suffix(_TRIAL))
-            self._drop(name, "it takes other arguments")
+            self._drop(name, "it was compiled for other arguments")
         began = time.perf_counter()
         lowered = function.lower(*arguments)
         with _CacheHits() as hits:
@@ -157,9 +157,10 @@ class Executables:
         try:
             for one in (path, path.with_suffix(_TRIAL)):
                 removal.file(Place.EXECUTABLE, one, below=path.parent)
+            then = "was removed"
         except OSError as error:
-            why += f"; it could not be removed: {error}"
-        text = f"{name}: the executable is not used, and removed: {why}"
+            then = f"could not be removed: {error}"
+        text = f"{name}: the executable cannot be used ({why}), and {then}"
         self._log.warn(text, NoticeCode.EXECUTABLE_REMOVED)
 
     def _keep(self, name: str, compiled: Any) -> None:

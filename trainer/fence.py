@@ -57,14 +57,14 @@ class Fence:
             owner = reading.parse_object(self._read(), self.file).get("token")
         except Exception as error:  # exceptions of stores' clients have no type in common
             raise FencedError(
-                f"{what} was not done: nobody can tell whether this trainer's supervisor still "
-                f"owns the job ({type(error).__name__}: {error})"
+                f"{what} was not done: cannot read whether this trainer's supervisor still owns "
+                f"the job ({type(error).__name__}: {error})"
             ) from error
         if owner != self.token:
-            now = "has another owner" if owner else "has no owner"
+            now = "another owner" if owner else "no owner"
             raise FencedError(
-                f"{what} was not done: the job {now} by now ({self.file}), and this trainer "
-                "belongs to a supervisor of the past"
+                f"{what} was not done: the job has {now} now ({self.file}): the supervisor of this "
+                "trainer has lost it"
             )
 
     def _read(self) -> bytes:

@@ -32,6 +32,8 @@ T = TypeVar("T")
 MANIFEST = "supervise_manifest.json"
 OTHERS = (MARKER, MANIFEST, MANIFEST + ".tmp", f".{MANIFEST}.tmp")
 """Names of files that may lie beside those that a manifest lists."""
+READING_MARK = "supervise_reading_rank"
+"""The name of the mark of `trainer.verification`, without the rank."""
 _MAX_MANIFEST = 64 << 20
 """Bytes. A manifest has some hundred bytes for each file of a checkpoint."""
 _ALGORITHMS = {64: "sha256", 32: "md5"}
@@ -92,7 +94,7 @@ class Manifest:
         self._verify_sizes(files)
         for name, found in _of_each(files, recorded, compute).items():
             if found != recorded[name]:
-                raise DamagedError(f"{name} has not the content that was saved")
+                raise DamagedError(f"{name} does not have the content that was saved")
 
     def verify_sizes(self, directory: Path) -> None:
         """Check that `directory` still holds files of these sizes.
@@ -154,7 +156,7 @@ def read(directory: Path) -> Manifest | None:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         raise DamagedError(f"{MANIFEST} is not a manifest") from None
     if _encode(manifest) != data:
-        raise DamagedError(f"{MANIFEST} has not the content that was saved")
+        raise DamagedError(f"{MANIFEST} does not have the content that was saved")
     return manifest
 
 

@@ -55,7 +55,7 @@ class Ledger:
         """Choose the ledger of this job; nothing is read yet."""
         job = environ.get(environment.JOB, _BY_HAND)
         if not _ID.fullmatch(job):
-            raise ValueError(f"{environment.JOB}={job!r} is no id of a job")
+            raise ValueError(f"{environment.JOB}={job!r} is not a valid job id")
         self._directory = directory
         self._name = f"supervise_ledger_{job}.json"
         self._lock = Lock()
@@ -74,7 +74,7 @@ class Ledger:
         except FileNotFoundError:
             return None
         except UnreadableError as error:
-            unknown = f"no step in {self._directory} that is there now is known to be this job's"
+            unknown = f"all steps in {self._directory} count as another job's: none is removed"
             if bucket_paths.is_in_bucket(self._directory):
                 return f"{error}; {unknown}"
             path = self._directory / self._name

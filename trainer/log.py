@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.reporter import Reporter
@@ -66,6 +66,14 @@ log: BoundLogger = wrap_logger(_Output(), processors=[_as_line], wrapper_class=B
 """`log.info(event, **keys)`; the events and their keys are those of `TEXTS`."""
 
 
+class Warn(Protocol):
+    """Warns a person by one line of text. Tools read the code, and the step if it is about one."""
+
+    def __call__(self, text: str, code: NoticeCode, step: int | None = None, /) -> None:
+        """Warn."""
+        ...
+
+
 @dataclass(slots=True)
 class WorkerLog:
     """Writes to the log for people, and reports the same to the supervisor by `reporter`. Until
@@ -73,10 +81,10 @@ class WorkerLog:
 
     reporter: Reporter = field(default_factory=lambda: Reporter(None))
 
-    def warn(self, text: str, code: NoticeCode | None = None, step: int | None = None) -> None:
+    def warn(self, text: str, code: NoticeCode, step: int | None = None) -> None:
         """Log a warning that a person should read; tools read `code` and `step`."""
         log.warning("warning", text=text)
-        self.reporter.notice(text, code or "", step)
+        self.reporter.notice(text, code, step)
 
     def obtained(self, seconds: float, name: str, source: str) -> None:
         """Log that the compiled step `name` is ready: loaded from `source`, or compiled if that is

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from supervisor.protocol import removal
 from supervisor.protocol.committed import MARKER, METADATA, committed_at, committed_steps, unmarked
+from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.reading import UnreadableError
 from supervisor.protocol.removal import NotOursError, Place
 from trainer import bucket_paths
 from trainer.checkpoint_steps import (
     REMOVED,
-    Say,
     UnmarkedCheckpointError,
     evicting,
     excess,
@@ -36,7 +36,7 @@ from trainer.checkpoint_steps import (
 from trainer.files import files_in
 from trainer.integrity import MANIFEST
 from trainer.ledger import Ledger
-from trainer.log import log
+from trainer.log import Warn, log
 
 DAMAGED = "supervise_damaged.txt"
 _EARLIER_NOTE = "supervise_saving.txt"
@@ -60,10 +60,10 @@ class MarkedSteps:
         """See `CheckpointSteps`."""
         return readable(committed_steps(self.directory, posix=False))
 
-    def clear(self, say: Say) -> None:
+    def clear(self, warn: Warn) -> None:
         """See `CheckpointSteps`. Markers of damaged steps that a kill has left are removed."""
         if problem := self._ledger.load():
-            say(problem)
+            warn(problem, NoticeCode.LEDGER_UNUSABLE)
         self._take_over_note()
         foreign, newest = list[str](), -1
         for step, entry in self._all():
@@ -73,13 +73,13 @@ class MarkedSteps:
                     self._unmark(entry)
                 continue
             newest = max(newest, step) if committed else newest
-            is_ours = self._is_own(step, entry) if committed else self._removed(step, entry, say)
+            is_ours = self._is_own(step, entry) if committed else self._removed(step, entry, warn)
             if not is_ours:
                 if not committed and step > newest and committed_at(entry) is not None:
                     raise UnmarkedCheckpointError(unmarked(str(entry)))
                 foreign.append(entry.name)
         forget(self._ledger)
-        tell_foreign(self._ledger, foreign, self.directory, say)
+        tell_foreign(self._ledger, foreign, self.directory, warn)
 
     def _is_own(self, step: int, entry: Path) -> bool:
         """Whether the committed step is this job's."""
@@ -87,7 +87,7 @@ class MarkedSteps:
             self.end(step)  # the saving process was killed after the commit
         return step in self._ledger.entries.committed
 
-    def _removed(self, step: int, entry: Path, say: Say) -> bool:
+    def _removed(self, step: int, entry: Path, warn: Warn) -> bool:
         """Remove the uncommitted `step` if the ledger shows that a killed save or removal of this
         job has left it; returns whether it shows that."""
         entries = self._ledger.entries
@@ -104,12 +104,12 @@ class MarkedSteps:
                 is_ours = partial(self._ledger.has, step, entry)
                 self._remove(place, entry, is_ours, is_expected_in(entry))
         except NotOursError as error:
-            say(str(error))
+            warn(str(error), NoticeCode.CHECKPOINT_NOT_REMOVED, step)
         with self._ledger.change():
             entries.committed.pop(step, None)
         return True
 
-    def begin(self, step: int, say: Say) -> None:
+    def begin(self, step: int, warn: Warn) -> None:
         """See `CheckpointSteps`. A damaged step of this job with the same number is removed."""
         path = self.directory / f"{step}"
         if _is_in_the_way(path):
@@ -121,7 +121,7 @@ class MarkedSteps:
             self._remove(Place.STEP, path, partial(self._ledger.has, step, path))
         self._ledger.begin(step)
 
-    def make_way(self, step: int, say: Say) -> None:
+    def make_way(self, step: int, warn: Warn) -> None:
         """See `CheckpointSteps`. Nothing to do: the step has its final name from the start, and its
         marker is created only if there is none."""
 
@@ -129,14 +129,14 @@ class MarkedSteps:
         """See `CheckpointSteps`."""
         self._ledger.end(step)
 
-    def evict(self, keep: int, allow: Callable[[str], None], say: Say) -> None:
+    def evict(self, keep: int, allow: Callable[[str], None], warn: Warn) -> None:
         """See `CheckpointSteps`. The marker goes first, so that half a step is never committed."""
         found = committed_steps(self.directory, posix=False)
         for step, path in excess(self._ledger, found, keep):
             allow(f"the eviction of step {step}")
             with self._ledger.change() as entries:
                 entries.evicting.add(path.name)
-            with evicting(step, self._ledger, say):
+            with evicting(step, self._ledger, warn):
                 is_ours = partial(self._ledger.has, step, path)
                 self._remove(Place.STEP, path, is_ours, is_expected_in(path))
             with self._ledger.change() as entries:

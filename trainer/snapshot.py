@@ -22,12 +22,12 @@ import jax
 import jax.numpy as jnp
 
 from supervisor.protocol.environment import JOB, snapshot_memory
+from supervisor.protocol.messages import NoticeCode
 from trainer.byte_layout import ByteLayout, Written, sizes, to_bytes
 from trainer.checkpoint import Position
-from trainer.checkpoint_steps import Say
 from trainer.config_fingerprint import fingerprint
 from trainer.distributed import all_have
-from trainer.log import log
+from trainer.log import Warn, log
 from trainer.slots import DamagedRecordError, Header, Slots
 from trainer.train_state import TrainState, TrainStateSpec
 
@@ -39,9 +39,9 @@ class _UnusableError(Exception):
 class SnapshotWriter:
     """Takes a snapshot every `every` steps, and restores the newest one."""
 
-    def __init__(self, memory: int, every: int, spec: TrainStateSpec, say: Say) -> None:
+    def __init__(self, memory: int, every: int, spec: TrainStateSpec, warn: Warn) -> None:
         self._every = every
-        self._say = say
+        self._warn = warn
         self._layout = ByteLayout.of(spec.abstract)
         self._mark = _mark(spec)
         self._written = self._layout.written
@@ -50,7 +50,7 @@ class SnapshotWriter:
         self._given_up = False
 
     @classmethod
-    def of(cls, spec: TrainStateSpec, say: Say) -> SnapshotWriter | None:
+    def of(cls, spec: TrainStateSpec, warn: Warn) -> SnapshotWriter | None:
         """Return the writer that the config asks for; None: the config asks for none, or no
         supervisor holds memory for them."""
         wanted = spec.config.checkpoint.snapshot
@@ -61,7 +61,7 @@ class SnapshotWriter:
             log.info("snapshots-off")
             return None
         assert memory is not None
-        return cls(memory, wanted.every, spec, say)
+        return cls(memory, wanted.every, spec, warn)
 
     def due(self, step: int) -> bool:
         """Whether a snapshot is due after `step`."""
@@ -97,7 +97,8 @@ class SnapshotWriter:
         if all_have(None if found is None else found[0]):
             return found
         if found is not None:
-            self._say(f"the snapshot of step {found[0]} is not used: another process has not it")
+            text = f"the snapshot of step {found[0]} is not used: another process does not have it"
+            self._warn(text, NoticeCode.SNAPSHOT_NOT_USED, found[0])
         self._slots.clear()
         return None
 
@@ -139,7 +140,8 @@ class SnapshotWriter:
     def _give_up(self, error: Exception) -> None:
         self._given_up = True
         first = next(iter(str(error).splitlines()), "")
-        self._say(f"no more snapshots are taken: {type(error).__name__}: {first}")
+        text = f"no more snapshots are taken: {type(error).__name__}: {first}"
+        self._warn(text, NoticeCode.SNAPSHOTS_STOPPED)
         self._slots.clear()
 
     # --- resuming ---------------------------------------------------------------------------
@@ -153,7 +155,8 @@ class SnapshotWriter:
             pieces = self._slots.read(header, sizes(written))
             state = self._layout.state(written, pieces)
         except (_UnusableError, DamagedRecordError) as error:
-            self._say(f"the snapshot of step {header.number} in memory is not used: {error}")
+            text = f"the snapshot of step {header.number} in memory is not used: {error}"
+            self._warn(text, NoticeCode.SNAPSHOT_NOT_USED, header.number)
             return None
         return header.number, state, header.about["position"]
 

@@ -17,11 +17,11 @@ from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import Held
 from trainer import deterministic_reduction, distributed
 from trainer.checkpoint import CheckpointSaver, restore_parts
-from trainer.checkpoint_steps import Say, steps_in
+from trainer.checkpoint_steps import steps_in
 from trainer.config_fingerprint import fingerprint, fingerprint_across
 from trainer.evaluation import Evaluation
 from trainer.inflight import InFlight
-from trainer.log import WorkerLog, log
+from trainer.log import Warn, WorkerLog, log
 from trainer.save_policy import save_policy
 from trainer.setting_up import TrainingSetup, set_up
 from trainer.snapshot import SnapshotWriter
@@ -107,10 +107,10 @@ def train(
     distributed.leave()
 
 
-def _checkpoints(init: InitConfig, say: Say) -> CheckpointSaver:
+def _checkpoints(init: InitConfig, warn: Warn) -> CheckpointSaver:
     where = init.checkpoint
     steps, policy = steps_in(where.directory), save_policy(where)
-    return CheckpointSaver(steps, where.keep, fingerprint(init), say, policy)
+    return CheckpointSaver(steps, where.keep, fingerprint(init), warn, policy)
 
 
 def _is_complete(config: TrainerConfig, checkpoints: CheckpointSaver, reporter: Reporter) -> bool:
@@ -164,7 +164,7 @@ def _start(
     checkpoints: CheckpointSaver,
     spec: TrainStateSpec,
     batches: Any,
-    say: Say,
+    warn: Warn,
 ) -> tuple[TrainState, int | None]:
     """Return the state to train from, and the step at which it was saved (None: a fresh state).
     Sets `batches` to the position that belongs to the state."""
@@ -176,18 +176,18 @@ def _start(
         log.info("checkpoint-restored", step=step, directory=str(directory))
         return state, step
     if config.start_from is not None:
-        return _from_other_phase(config.start_from, spec, say), None
+        return _from_other_phase(config.start_from, spec, warn), None
     log.info("started-afresh", directory=str(directory))
     return spec.fresh(), None
 
 
-def _from_other_phase(source: StartPoint, spec: TrainStateSpec, say: Say) -> TrainState:
+def _from_other_phase(source: StartPoint, spec: TrainStateSpec, warn: Warn) -> TrainState:
     """Return a fresh state whose parameters (and optimizer, if `source` says so) are another
     phase's."""
     names = ("params",) if source.load == "params" else ("params", "optimizer")
     wanted = {name: getattr(spec.abstract, name) for name in names}
     shared = fingerprint_across(spec.config, source)
-    step, parts = restore_parts(source.directory, wanted, shared, say)
+    step, parts = restore_parts(source.directory, wanted, shared, warn)
     place = str(source.directory)
     log.info("phase-loaded", parts=", ".join(names), step=step, directory=place)
     return replace(spec.fresh(), **parts)

@@ -15,19 +15,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from supervisor.protocol import removal
+from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.removal import Place
 from trainer.bucket_paths import is_in_bucket
+from trainer.checkpoint_steps import step_of
 from trainer.distributed import process_id
-from trainer.integrity import Manifest
-
-MARK = "supervise_reading_rank"
+from trainer.integrity import READING_MARK, Manifest
+from trainer.log import Warn
 
 T = TypeVar("T")
 
 
-def read_verified(
-    path: Path, manifest: Manifest, read: Callable[[Path], T], say: Callable[[str], None]
-) -> T:
+def read_verified(path: Path, manifest: Manifest, read: Callable[[Path], T], warn: Warn) -> T:
     """Return what `read` returns for the step in `path`, if the step is as `manifest` says.
 
     Raises:
@@ -36,11 +35,12 @@ def read_verified(
     if is_in_bucket(path):  # where verification costs nothing
         return read_after_verification(path, manifest, read)
     manifest.verify_sizes(path)
-    mark = path / f"{MARK}{process_id()}"
+    mark = path / f"{READING_MARK}{process_id()}"
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
-        say(f"the last read of {path} did not complete: it is verified before it is read again")
+        text = f"the last read of {path} did not complete: it is verified before it is read again"
+        warn(text, NoticeCode.CHECKPOINT_READ_BROKEN_OFF, step_of(path.name))
         result = read_after_verification(path, manifest, read)
     except OSError:  # we cannot write there
         return read_after_verification(path, manifest, read)

@@ -106,13 +106,13 @@ def _rehearse(prepared: TrainingSetup) -> None:
     state, metrics = prepared.train_step.result()(_zeros(spec.abstract), _zeros(prepared.tokens))
     if spec.config.checkpoint.snapshot is not None:
         memory = os.memfd_create("rehearsal")
-        snapshots = SnapshotWriter(memory, 1, spec, print)
+        snapshots = SnapshotWriter(memory, 1, spec, WorkerLog().warn)
         snapshots.take(state, 1, position, metrics["finite"])
         snapshots.settle()
         jax.block_until_ready(snapshots.restore(None))
         os.close(memory)
     with tempfile.TemporaryDirectory(prefix="supervise-standby-") as directory:
-        checkpoints = CheckpointSaver(steps_in(Path(directory)), 1, {}, print)
+        checkpoints = CheckpointSaver(steps_in(Path(directory)), 1, {}, WorkerLog().warn)
         checkpoints.save(state, 1, position)
         checkpoints.committed(wait=True)
         checkpoints.settle()

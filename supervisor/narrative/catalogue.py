@@ -273,6 +273,43 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "executables-off": Kind("Compiled steps are neither loaded nor kept.", NOTICE),
         "executable-not-kept": Kind("A compiled step could not be kept.", NOTICE),
         "executable-removed": Kind("A kept step cannot be used, and is removed.", NOTICE),
+        "checkpoint-damaged": Kind(
+            "The trainer takes a damaged checkpoint of this job out of use.", NOTICE
+        ),
+        "checkpoint-skipped": Kind(
+            "The trainer skips a checkpoint that it cannot use. It may be another job's, so it is "
+            "not changed.",
+            NOTICE,
+        ),
+        "checkpoint-unverified": Kind(
+            "A checkpoint has no manifest: the trainer uses it without verification.", NOTICE
+        ),
+        "checkpoint-read-broken-off": Kind(
+            "The last read of a checkpoint did not complete: it is verified before the next one.",
+            NOTICE,
+        ),
+        "checkpoint-not-removed": Kind(
+            "The trainer could not remove an old checkpoint, or the rest of a killed save.", NOTICE
+        ),
+        "checkpoints-foreign": Kind(
+            "The checkpoint directory holds things that this job did not save. They are kept.",
+            NOTICE,
+        ),
+        "foreign-set-aside": Kind(
+            "Something that this job did not save has a name that a save needs: moved aside.",
+            NOTICE,
+        ),
+        "ledger-unusable": Kind(
+            "The record of the steps that this job saved cannot be used: none of them is removed.",
+            NOTICE,
+        ),
+        "manifest-not-written": Kind(
+            "A checkpoint is committed, but it cannot be verified later.", NOTICE
+        ),
+        "snapshot-not-used": Kind(
+            "A snapshot in memory cannot be used: a checkpoint is restored instead.", NOTICE
+        ),
+        "snapshots-stopped": Kind("The trainer takes no more snapshots.", NOTICE),
         "worker-told-to-stop": Kind(
             "A worker got a SIGTERM that the supervisor did not send.", ("attempt", "rank")
         ),

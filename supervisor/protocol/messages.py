@@ -39,9 +39,20 @@ class NoticeCode(StrEnum):
 
     BATCH_SKIPPED = "batch-skipped"
     BOOTSTRAP_LEFT_OUT = "bootstrap-left-out"
+    CHECKPOINTS_FOREIGN = "checkpoints-foreign"
+    CHECKPOINT_DAMAGED = "checkpoint-damaged"
+    CHECKPOINT_NOT_REMOVED = "checkpoint-not-removed"
+    CHECKPOINT_READ_BROKEN_OFF = "checkpoint-read-broken-off"
+    CHECKPOINT_SKIPPED = "checkpoint-skipped"
+    CHECKPOINT_UNVERIFIED = "checkpoint-unverified"
     EXECUTABLES_OFF = "executables-off"
     EXECUTABLE_NOT_KEPT = "executable-not-kept"
     EXECUTABLE_REMOVED = "executable-removed"
+    FOREIGN_SET_ASIDE = "foreign-set-aside"
+    LEDGER_UNUSABLE = "ledger-unusable"
+    MANIFEST_NOT_WRITTEN = "manifest-not-written"
+    SNAPSHOTS_STOPPED = "snapshots-stopped"
+    SNAPSHOT_NOT_USED = "snapshot-not-used"
 
 
 class Stage(StrEnum):

@@ -151,9 +151,8 @@ def test_a_job_whose_only_checkpoint_is_damaged_ends_and_says_what_to_do(
     result = supervise(job, "--set", "trainer.init.loop.max_steps=7", env=cache)
     assert result.code == 70
     assert result.attempts == 3, "two of them found no checkpoint that is not damaged"
-    told = result.events("worker-notice", level="warning")[0]["text"]
-    assert told.startswith("the checkpoint in")
-    assert "moved to corrupt/5-1" in told
+    told = result.event("checkpoint-damaged", level="warning", step=5)
+    assert "moved to corrupt/5-1" in told["text"]
     assert result.told("verdict", code="no-usable-checkpoint")
     failed = result.events("attempt-failed", code="no-usable-checkpoint")[-1]
     remedy = f"remove what was moved to {model_dir}/checkpoints/corrupt (5-1, each"

@@ -22,15 +22,18 @@ from supervisor.config.problems import ConfigError
 from supervisor.config.training.resolved import StartPoint, parse
 from supervisor.protocol.committed import MARKER, METADATA, was_committed
 from supervisor.protocol.location import Uri
+from supervisor.protocol.messages import NoticeCode
 from tests.emulators import Emulator
 from tests.faulty_store import RESET, SILENCE, Asked, Fault, FaultyStore, answered
 from tests.running import PATIENCE
+from tests.training.notices import Notices
 from trainer import bucket_paths, integrity
 from trainer.checkpoint import CheckpointSaver, newest_step, restore, restore_parts
 from trainer.checkpoint_steps import NoUsableCheckpointError, UnmarkedCheckpointError, steps_in
 from trainer.config_fingerprint import fingerprint, fingerprint_across
 from trainer.fence import FencedError
 from trainer.files import files_in
+from trainer.log import Warn
 from trainer.marked_steps import DAMAGED, MarkedSteps
 from trainer.train_state import TrainState
 
@@ -53,7 +56,7 @@ class Saver:
     """Saves and restores a small state in one place, as the trainer does, in this process."""
 
     place: Uri | Path
-    said: list[str] = field(default_factory=list)
+    said: Notices = field(default_factory=Notices)
     keep: int = 3
 
     def __post_init__(self) -> None:
@@ -62,7 +65,7 @@ class Saver:
         self.print = fingerprint(self.init)
 
     def opened(self) -> CheckpointSaver:
-        return CheckpointSaver(steps_in(self.place), self.keep, self.print, self.said.append)
+        return CheckpointSaver(steps_in(self.place), self.keep, self.print, self.said)
 
     def save(self, *steps: int) -> TrainState:
         """Save a fresh state as each of these steps."""
@@ -162,12 +165,12 @@ class Interrupted(MarkedSteps):
     early = False
     """Whether it happens before the owner is asked."""
 
-    def begin(self, step: int, say: Callable[[str], None]) -> None:
-        super().begin(step, say)
+    def begin(self, step: int, warn: Warn) -> None:
+        super().begin(step, warn)
         if self.early:
             self.happens(self.directory / str(step))
 
-    def make_way(self, step: int, say: Callable[[str], None]) -> None:
+    def make_way(self, step: int, warn: Warn) -> None:
         if not self.early:
             self.happens(self.directory / str(step))
 
@@ -199,7 +202,7 @@ def test_a_marker_is_made_by_the_owners_trainer_and_only_once(
     else:
         steps.early = True
         steps.happens = lambda path: lease.write_text('{"token": "another"}')
-    checkpoints = CheckpointSaver(steps, 3, saver.print, saver.said.append)
+    checkpoints = CheckpointSaver(steps, 3, saver.print, saver.said)
     checkpoints.save(state, 20, {})
     with pytest.raises(error):
         checkpoints.committed(wait=True)
@@ -232,7 +235,7 @@ def remove(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (flip, "has not the content that was saved"),
+        (flip, "does not have the content that was saved"),
         (truncate, "bytes, not"),
         (remove, "is missing"),
     ],
@@ -244,7 +247,7 @@ def test_a_damaged_step_is_marked_and_the_one_before_is_taken(
     found = copy.restored()
     assert found is not None
     assert found[0] == newest_step(copy.place) == 10
-    assert len(copy.said) == 1
+    assert (copy.said.codes, copy.said.steps) == ([NoticeCode.CHECKPOINT_DAMAGED], [20])
     assert re.search(f"20 is damaged .*{reason}.*{DAMAGED}", copy.said[0])
     assert reason in (path_of(copy, 20) / DAMAGED).read_text()
     copy.save(20)  # by the time that it is reached again
@@ -343,12 +346,13 @@ def test_a_save_outlives_what_passes(
 
         faulty.plan = lambda asked: REFUSED if integrity.MANIFEST in asked.target else None
         saver.save(20)
-        assert re.match("step 20  no manifest could be written: .*Login Required", saver.said[0])
+        assert saver.said.codes[:1] == [NoticeCode.MANIFEST_NOT_WRITTEN]
+        assert "Login Required" in saver.said[0]
         faulty.plan = lambda asked: None
         found = saver.restored()
     assert found is not None
     assert found[0] == 20
-    assert "has no manifest: it is used unverified" in saver.said[1]
+    assert saver.said.codes[1] == NoticeCode.CHECKPOINT_UNVERIFIED
 
 
 # --- copies ---------------------------------------------------------------------------------------
@@ -396,7 +400,7 @@ def test_a_copy_that_lost_a_file_is_damaged(copy: Saver, tmp_path: Path) -> None
     found = there.restored()
     assert found is not None
     assert found[0] == 10
-    assert "has not the content that was saved" in there.said[0]
+    assert "does not have the content that was saved" in there.said[0]
 
 
 # --- a mounted bucket -----------------------------------------------------------------------------
@@ -404,11 +408,11 @@ def test_a_copy_that_lost_a_file_is_damaged(copy: Saver, tmp_path: Path) -> None
 
 def test_on_a_mount_only_the_marker_counts_and_nothing_is_renamed(tmp_path: Path) -> None:
     """A made-up mount: an ordinary directory, by the rules for one."""
-    saver, said = Saver(tmp_path / "checkpoints"), list[str]()
+    saver, said = Saver(tmp_path / "checkpoints"), Notices()
     directory = tmp_path / "checkpoints"
 
     def opened() -> CheckpointSaver:
-        return CheckpointSaver(MarkedSteps(directory), 3, saver.print, said.append)
+        return CheckpointSaver(MarkedSteps(directory), 3, saver.print, said)
 
     checkpoints, state = opened(), saver.spec.fresh()
     for step in (10, 20):

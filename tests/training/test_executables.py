@@ -14,6 +14,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from supervisor.protocol.messages import NoticeCode
+from tests.training.notices import Notices
 from trainer import environment_fingerprint
 from trainer.executables import CACHE, EXECUTABLE, Executables
 from trainer.log import WorkerLog
@@ -29,25 +30,25 @@ class _Listener(WorkerLog):
 
     __slots__ = ("said", "source")
 
-    def __init__(self, said: list[str]) -> None:
+    def __init__(self, said: Notices) -> None:
         super().__init__()
         self.said = said
         self.source = "nothing"
 
-    def warn(self, text: str, code: NoticeCode | None = None, step: int | None = None) -> None:
-        self.said.append(text)
+    def warn(self, text: str, code: NoticeCode, step: int | None = None) -> None:
+        self.said(text, code, step)
 
     def obtained(self, seconds: float, name: str, source: str) -> None:
         self.source = source
 
 
 @pytest.fixture
-def said() -> list[str]:
-    return []
+def said() -> Notices:
+    return Notices()
 
 
 @pytest.fixture
-def start(tmp_path: Path, said: list[str]) -> Callable[..., tuple[Any, str]]:
+def start(tmp_path: Path, said: Notices) -> Callable[..., tuple[Any, str]]:
     """A start of the program x * factor + 1: the compiled step, and where it came from."""
 
     def begin(factor: float = 2.0, count: int = 4, **config: Any) -> tuple[Any, str]:
@@ -83,7 +84,7 @@ def result(step: Any, count: int = 4) -> list[float]:
 
 
 def test_the_second_start_loads_what_the_first_compiled(
-    tmp_path: Path, start: Callable[..., tuple[Any, str]], said: list[str]
+    tmp_path: Path, start: Callable[..., tuple[Any, str]], said: Notices
 ) -> None:
     first, source = start()
     assert source == COMPILED
@@ -118,13 +119,14 @@ def test_whatever_decides_the_program_is_in_the_key(
 
 
 def test_other_arguments_are_seen_beside_the_key(
-    start: Callable[..., tuple[Any, str]], said: list[str]
+    start: Callable[..., tuple[Any, str]], said: Notices
 ) -> None:
     start()
     step, source = start(count=3)
     assert source == COMPILED
     assert result(step, 3) == [1, 3, 5]
-    assert said == ["step: the executable is not used, and removed: it takes other arguments"]
+    assert said.codes == [NoticeCode.EXECUTABLE_REMOVED]
+    assert "it was compiled for other arguments" in said[0]
 
 
 def flip(path: Path) -> None:
@@ -154,7 +156,7 @@ def another_format(path: Path) -> None:
 def test_what_cannot_be_trusted_is_removed_and_made_anew(
     tmp_path: Path,
     start: Callable[..., tuple[Any, str]],
-    said: list[str],
+    said: Notices,
     damage: Callable[[Path], None],
     reason: str,
 ) -> None:
@@ -166,7 +168,7 @@ def test_what_cannot_be_trusted_is_removed_and_made_anew(
 
 
 def test_a_link_is_not_followed(
-    tmp_path: Path, start: Callable[..., tuple[Any, str]], said: list[str]
+    tmp_path: Path, start: Callable[..., tuple[Any, str]], said: Notices
 ) -> None:
     start()
     path = the_file(tmp_path)
@@ -178,7 +180,7 @@ def test_a_link_is_not_followed(
 
 @pytest.mark.parametrize("mode", [0o770, 0o707])
 def test_a_directory_that_others_can_write_to_is_not_used(
-    tmp_path: Path, start: Callable[..., tuple[Any, str]], said: list[str], mode: int
+    tmp_path: Path, start: Callable[..., tuple[Any, str]], said: Notices, mode: int
 ) -> None:
     start()
     the_file(tmp_path).parent.chmod(mode)
@@ -187,7 +189,7 @@ def test_a_directory_that_others_can_write_to_is_not_used(
 
 
 def test_one_that_failed_in_its_first_call_is_not_used_again(
-    start: Callable[..., tuple[Any, str]], said: list[str]
+    start: Callable[..., tuple[Any, str]], said: Notices
 ) -> None:
     start()
     step, source = start()
@@ -195,10 +197,8 @@ def test_one_that_failed_in_its_first_call_is_not_used_again(
     with pytest.raises(TypeError):
         step(numbers(5))  # in the place of whatever can go wrong
     assert start()[1] == COMPILED
-    assert said == [
-        "step: the executable is not used, and removed: the last start with it did not complete "
-        "a call"
-    ]
+    assert said.codes == [NoticeCode.EXECUTABLE_REMOVED]
+    assert "the last start with it did not complete a call" in said[0]
     assert start()[1] == EXECUTABLE
 
 

@@ -30,8 +30,10 @@ from supervisor.diagnosis.verdicts import judge
 from supervisor.protocol import removal
 from supervisor.protocol.committed import MARKER, METADATA, is_committed
 from supervisor.protocol.failure_record import describe
+from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.removal import NotOursError
 from tests.foreign import ENTRIES, Entry, fingerprint, foreign, put
+from tests.training.notices import Notices
 from trainer import integrity
 from trainer.checkpoint import CheckpointSaver, restore_parts
 from trainer.checkpoint_steps import (
@@ -39,11 +41,11 @@ from trainer.checkpoint_steps import (
     ForeignCheckpointError,
     NoUsableCheckpointError,
     RenamedSteps,
-    Say,
     UnmarkedCheckpointError,
     UnreadableCheckpointError,
 )
 from trainer.fence import Fence, FencedError
+from trainer.log import Warn
 from trainer.marked_steps import MarkedSteps
 from trainer.train_state import TrainState
 
@@ -61,13 +63,13 @@ class Saver:
     """Saves a tiny state as the trainer does, in this process."""
 
     def __init__(self, directory: Path, keep: int = 2) -> None:
-        self.said = list[str]()
+        self.said = Notices()
         self.directory = directory
         self.keep = keep
         self.steps_in: type[RenamedSteps | MarkedSteps] = RenamedSteps
 
     def opened(self) -> CheckpointSaver:
-        return CheckpointSaver(self.steps_in(self.directory), self.keep, {}, self.said.append)
+        return CheckpointSaver(self.steps_in(self.directory), self.keep, {}, self.said)
 
     def save(self, *steps: int) -> None:
         checkpoints = self.opened()
@@ -97,6 +99,7 @@ def test_folders_of_years_are_left_and_told_once(saver: Saver) -> None:
     assert saver.opened().newest() == 6
     saver.save(12, 15)
     (told,) = saver.said
+    assert saver.said.codes == [NoticeCode.CHECKPOINTS_FOREIGN]
     assert "has what this job did not save: '2023', '2024', '9'. It is never removed" in told
     assert before.items() <= fingerprint(saver.directory).items()
 
@@ -145,7 +148,8 @@ def test_a_step_with_something_else_in_it_is_kept(
     saver.save(3, 4)
     assert saver.steps == {"1", "3", "4"}
     assert fingerprint(saver.directory / "1") == before
-    assert "step 1 is kept for good" in saver.said[0]
+    assert saver.said.codes[0] == NoticeCode.CHECKPOINT_NOT_REMOVED
+    assert saver.said.steps[0] == 1
 
 
 def test_a_step_that_is_being_copied_in_is_left(saver: Saver, tmp_path: Path) -> None:
@@ -184,14 +188,14 @@ def test_what_comes_into_the_way_of_a_save_is_set_aside(saver: Saver) -> None:
     assert (foreign / "20-1" / "mine").read_text() == "x"
     link = foreign / "20.orbax-checkpoint-tmp-1" / "20.orbax-checkpoint-tmp"
     assert link.readlink() == Path("/etc")
-    assert any("moved to foreign/20-1" in line for line in saver.said)
-    assert saver.opened().newest() == 20
+    told = list(zip(saver.said.codes, saver.said.steps, strict=True))
+    assert told.count((NoticeCode.FOREIGN_SET_ASIDE, 20)) == 2
 
 
 def test_what_comes_into_the_way_while_orbax_saves_is_set_aside(saver: Saver) -> None:
     class Meanwhile(RenamedSteps):
-        def begin(self, step: int, say: Say) -> None:
-            super().begin(step, say)
+        def begin(self, step: int, warn: Warn) -> None:
+            super().begin(step, warn)
             (self.directory / f"{step}").mkdir()
             (self.directory / f"{step}" / "mine").write_text("x")
 
@@ -268,7 +272,7 @@ def test_what_a_killed_save_left_goes_and_only_that(saver: Saver) -> None:
     class Killed(RenamedSteps):
         """What is on the disk is what a kill leaves at the last moment before a commit."""
 
-        def make_way(self, step: int, say: Say) -> None:
+        def make_way(self, step: int, warn: Warn) -> None:
             raise KeyboardInterrupt
 
     saver.save(5)
@@ -304,11 +308,11 @@ def test_what_a_killed_eviction_left_on_a_mount_goes_by_its_time_of_commit(saver
     commit(steps, 5)
     commit(steps, 10)
     killed = Halves(saver.directory)
-    killed.clear(saver.said.append)
+    killed.clear(saver.said)
     with pytest.raises(KeyboardInterrupt):
-        killed.evict(1, lambda what: None, saver.said.append)
+        killed.evict(1, lambda what: None, saver.said)
     again = MarkedSteps(saver.directory)
-    again.clear(saver.said.append)
+    again.clear(saver.said)
     assert (saver.steps, saver.said) == ({"10"}, [])
 
 
@@ -367,10 +371,10 @@ def test_another_programs_checkpoint_is_passed_over_and_left(both: Saver) -> Non
         assert restored[0] == 3
     assert fingerprint(both.directory / "5") == before
     assert not (both.directory / "corrupt").exists()
-    told = [line for line in both.said if "passed over" in line]
-    assert f"{both.directory / '5'} is left as it is" in told[0]
-    assert "no params, no optimizer, no progress in it" in told[0]
-    assert not any("damaged" in line for line in both.said)
+    assert NoticeCode.CHECKPOINT_DAMAGED not in both.said.codes
+    skipped = both.said.codes.index(NoticeCode.CHECKPOINT_SKIPPED)
+    assert both.said.steps[skipped] == 5
+    assert "no params, no optimizer, no progress in it" in both.said[skipped]
 
 
 def test_a_directory_of_another_program_alone_is_refused(both: Saver) -> None:
@@ -481,13 +485,13 @@ def test_a_job_lives_among_anything_and_changes_nothing_of_it(
         away = fingerprint(outside)
         clean = {f"{step}" for step in own if not strangers(root / f"{step}")}
         before = {one.name: fingerprint(one) for one in root.iterdir()}
-        said = list[str]()
+        said = Notices()
         steps = kind(root)
         with suppress(UnmarkedCheckpointError, NotOursError):
-            steps.clear(said.append)
-            steps.begin(saving, said.append)
+            steps.clear(said)
+            steps.begin(saving, said)
             commit(steps, saving)
-            steps.evict(1, lambda what: None, said.append)
+            steps.evict(1, lambda what: None, said)
         assert fingerprint(outside) == away
         for name, told in before.items():
             if name in clean or name.startswith("supervise_ledger"):
@@ -538,16 +542,16 @@ def garble(file: Path) -> None:
     [
         (take_over, "the commit of step 20 was not done: the job has another owner by now"),
         (release, "the job has no owner by now"),
-        (lose, "nobody can tell whether"),
-        (garble, "nobody can tell whether"),
+        (lose, "cannot read whether"),
+        (garble, "cannot read whether"),
     ],
 )
 def test_a_trainer_that_is_not_the_owners_commits_nothing(
     saver: Saver, owner: Path, change: Callable[[Path], None], message: str
 ) -> None:
     class LostDuringTheSave(RenamedSteps):
-        def begin(self, step: int, say: Say) -> None:
-            super().begin(step, say)
+        def begin(self, step: int, warn: Warn) -> None:
+            super().begin(step, warn)
             change(owner)
             commit_as_the_new_owner(self.directory / f"{step}")
 

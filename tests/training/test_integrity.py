@@ -96,5 +96,5 @@ def test_a_manifest_of_an_earlier_version_has_no_checksums() -> None:
         (directory / MANIFEST).write_text(written)
         verify(directory, quickly=True)
         (directory / NAMES[0]).write_bytes(b"b")
-        with pytest.raises(DamagedError, match="_METADATA has not the content"):
+        with pytest.raises(DamagedError, match="_METADATA does not have the content"):
             verify(directory, quickly=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import trainer
+from supervisor.protocol.messages import NoticeCode
 from trainer.log import TEXTS, WorkerLog, log
 
 SOURCES = sorted(Path(trainer.__path__[0]).rglob("*.py"))
@@ -49,12 +50,24 @@ def test_nothing_is_printed_past_the_log() -> None:
     assert printing == ["aot.py", "log.py"], "aot.py answers with JSON"
 
 
+def test_every_code_is_that_of_a_warning() -> None:
+    named = {
+        node.attr
+        for source in SOURCES
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "NoticeCode"
+    }
+    assert named == {code.name for code in NoticeCode} - {NoticeCode.BOOTSTRAP_LEFT_OUT.name}
+
+
 def test_people_read_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     keys = {"step": 7, "loss": 1.23456, "learning_rate": 1e-3}
     log.info("step-completed", **keys)
     log.info("step-completed", **keys, steps_per_second=2.345)
     log.info("checkpoint-committed", step=7, seconds=0.4)
-    WorkerLog().warn("the disk {x} is full")
+    WorkerLog().warn("the disk {x} is full", NoticeCode.EXECUTABLES_OFF)
     WorkerLog().obtained(0.256, "train step", "")
     WorkerLog().obtained(0.256, "train step", "the cache")
     assert capsys.readouterr().out.splitlines() == [

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from supervisor.config.training.resolved import parse
+from tests.training.notices import Notices
 from trainer.checkpoint import CheckpointSaver, newest_step
 from trainer.checkpoint_steps import steps_in
 from trainer.config_fingerprint import fingerprint
@@ -56,10 +57,8 @@ def _save_first(mapping: Mapping, batches: Any) -> None:
 
     params = jax.tree.map_with_path(overflow, fresh.params)
     next(batches)
-    said: list[str] = []
-    checkpoints = CheckpointSaver(
-        steps_in(init.checkpoint.directory), 2, fingerprint(init), said.append
-    )
+    said = Notices()
+    checkpoints = CheckpointSaver(steps_in(init.checkpoint.directory), 2, fingerprint(init), said)
     state = TrainState(fresh.step + 1, params, fresh.optimizer)
     checkpoints.save(state, 1, batches.get_state())
     assert checkpoints.committed(wait=True) == 1

@@ -22,7 +22,9 @@ import pytest
 
 from supervisor.config.training.resolved import parse
 from supervisor.protocol.environment import JOB, snapshot_variables
+from supervisor.protocol.messages import NoticeCode
 from tests.running import eventually
+from tests.training.notices import Notices
 from trainer.byte_layout import ByteLayout, Written
 from trainer.checkpoint import newest_step
 from trainer.integrity import MANIFEST
@@ -101,11 +103,11 @@ def take(
 def test_what_is_taken_is_restored_where_no_checkpoint_is_newer(
     memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
-    said: list[str] = []
+    said = Notices()
     for number in (2, 4):
-        take(SnapshotWriter(memory, 2, plan, said.append), state, number)
+        take(SnapshotWriter(memory, 2, plan, said), state, number)
     for checkpoint in (None, 3, 4):
-        found = SnapshotWriter(memory, 2, plan, said.append).restore(checkpoint)
+        found = SnapshotWriter(memory, 2, plan, said).restore(checkpoint)
         assert found is not None
         step, restored, position = found
         assert (step, position) == (4, {"batch": 4})
@@ -113,7 +115,7 @@ def test_what_is_taken_is_restored_where_no_checkpoint_is_newer(
         for one, other in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
             assert one.sharding == other.sharding
             assert one.dtype == other.dtype
-    assert SnapshotWriter(memory, 2, plan, said.append).restore(5) is None
+    assert SnapshotWriter(memory, 2, plan, said).restore(5) is None
     assert os.fstat(memory).st_size == 0, "an older history is left in memory"
 
 
@@ -153,16 +155,16 @@ def test_one_that_comes_too_soon_is_left_out(
 def test_a_flipped_byte_is_found_and_nothing_in_memory_is_trusted(
     memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
-    said: list[str] = []
+    said = Notices()
     for number in (2, 4):
         take(SnapshotWriter(memory, 2, plan, print), state, number)
     where = os.fstat(memory).st_size - 4096
     data = os.pread(memory, 4096, where)
     place = where + len(data.rstrip(b"\0")) - 1
     os.pwrite(memory, bytes([data[place - where] ^ 1]), place)
-    assert SnapshotWriter(memory, 2, plan, said.append).restore(None) is None
+    assert SnapshotWriter(memory, 2, plan, said).restore(None) is None
     (line,) = said
-    assert line.startswith("the snapshot of step 4 in memory is not used: ")
+    assert (said.codes, said.steps) == ([NoticeCode.SNAPSHOT_NOT_USED], [4])
     assert line.endswith("are not what was written")
 
 
@@ -181,11 +183,11 @@ def test_a_snapshot_of_another_job_phase_or_model_is_not_used(
     memory: int, plan: TrainStateSpec, state: TrainState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(other: TrainStateSpec) -> str:
-        said: list[str] = []
+        said = Notices()
         take(SnapshotWriter(memory, 2, plan, print), state, 2)
         with monkeypatch.context() as context:
             context.setenv(JOB, "another" if other is plan else "")
-            assert SnapshotWriter(memory, 2, other, said.append).restore(None) is None
+            assert SnapshotWriter(memory, 2, other, said).restore(None) is None
         return said[0].partition("is not used: ")[2]
 
     monkeypatch.setenv(JOB, "")
@@ -250,14 +252,13 @@ def test_without_a_supervisor_there_are_none(
 def test_without_room_it_is_said_once_and_training_goes_on(
     memory: int, plan: TrainStateSpec, state: TrainState
 ) -> None:
-    said: list[str] = []
-    snapshots = SnapshotWriter(memory, 2, plan, said.append)
+    said = Notices()
+    snapshots = SnapshotWriter(memory, 2, plan, said)
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
     assert snapshots.due(2)
     take(snapshots, state, 2)
-    assert said == [
-        "no more snapshots are taken: PermissionError: [Errno 1] Operation not permitted"
-    ]
+    assert said.codes == [NoticeCode.SNAPSHOTS_STOPPED]
+    assert "PermissionError: [Errno 1] Operation not permitted" in said[0]
     assert not snapshots.due(4)
     assert snapshots.restore(None) is None
 
@@ -331,7 +332,7 @@ def test_several_processes_use_it_only_if_all_have_the_same_step(
     with (checkpoints / "8" / "progress" / "metadata").open("ab") as file:
         file.write(b" ")
     outputs = ends(start_group(trainers, memories))
-    assert "the snapshot of step 14 is not used: another process has not it" in outputs[0]
+    assert "the snapshot of step 14 is not used: another process does not have it" in outputs[0]
     assert ["moved to corrupt/8-1" in output for output in outputs] == [True, False]
     for output in outputs:
         assert "restored step 4" in output

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.protocol.messages import NoticeCode
+from tests.training.notices import Notices
 from trainer import integrity
-from trainer.integrity import DamagedError, Manifest
-from trainer.verification import MARK, read_verified
+from trainer.integrity import READING_MARK, DamagedError, Manifest
+from trainer.verification import read_verified
 
-OURS = f"{MARK}0"
+OURS = f"{READING_MARK}0"
 
 
 @pytest.fixture
@@ -39,9 +41,9 @@ def first_byte(path: Path) -> int:
 
 
 def test_a_mark_stands_as_long_as_the_read(step: Path, manifest: Manifest) -> None:
-    said: list[str] = []
+    said = Notices()
     expected = (step / "data").read_bytes()[0]
-    assert read_verified(step, manifest, first_byte, said.append) == expected
+    assert read_verified(step, manifest, first_byte, said) == expected
     assert not (step / OURS).exists()
     assert said == []
     manifest.verify(step)
@@ -53,7 +55,7 @@ def raise_value_error(path: Path) -> int:
 
 def test_nothing_that_was_read_of_a_damaged_step_is_used(step: Path, manifest: Manifest) -> None:
     flip(step)
-    with pytest.raises(DamagedError, match="data has not the content"):
+    with pytest.raises(DamagedError, match="data does not have the content"):
         read_verified(step, manifest, first_byte, print)
     (step / OURS).unlink()
     with pytest.raises(DamagedError) as error:
@@ -79,19 +81,17 @@ def test_after_a_reader_that_was_killed_it_is_verified_first(
         read_verified(step, manifest, lambda path: os._exit(3), print)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
 
-    said: list[str] = []
+    said = Notices()
     read: list[Path] = []
     if damaged:
         with pytest.raises(DamagedError):
-            read_verified(step, manifest, read.append, said.append)
+            read_verified(step, manifest, read.append, said)
         assert read == []
     else:
-        read_verified(step, manifest, read.append, said.append)
+        read_verified(step, manifest, read.append, said)
         assert read == [step]
         assert not (step / OURS).exists()
-    assert said == [
-        f"the last read of {step} did not complete: it is verified before it is read again"
-    ]
+    assert said.codes == [NoticeCode.CHECKPOINT_READ_BROKEN_OFF]
 
 
 def test_a_size_is_looked_at_before_anything_is_read(step: Path, manifest: Manifest) -> None:

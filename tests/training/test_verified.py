@@ -16,6 +16,8 @@ from supervisor.config.training.resolved import StartPoint, parse
 from supervisor.diagnosis.failure import Evidence, RankEvidence, Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
+from supervisor.protocol.messages import NoticeCode
+from tests.training.notices import Notices
 from trainer import integrity
 from trainer.checkpoint import (
     CheckpointMismatchError,
@@ -84,10 +86,10 @@ def copy(stopped: tuple[Trainer, str], make_trainer: MakeTrainer) -> Trainer:
     return trainer
 
 
-def opened(trainer: Trainer, said: list[str]) -> tuple[CheckpointSaver, Any]:
+def opened(trainer: Trainer, said: Notices) -> tuple[CheckpointSaver, Any]:
     """The trainer's checkpoints in this process, and the abstract state to restore."""
     init = parse(trainer.mapping).init
-    checkpoints = CheckpointSaver(steps_in(trainer.checkpoints), 2, fingerprint(init), said.append)
+    checkpoints = CheckpointSaver(steps_in(trainer.checkpoints), 2, fingerprint(init), said)
     return checkpoints, spec(init).abstract
 
 
@@ -108,7 +110,7 @@ def test_after_a_flipped_bit_it_ends_with_the_same_bits(
     flip(copy.checkpoints / "12")
     output = copy.finish()
     assert "12 is damaged (params/" in output
-    assert "has not the content that was saved): moved to corrupt/12-1" in output
+    assert "does not have the content that was saved): moved to corrupt/12-1" in output
     assert "restored step 10" in output
     assert sorted(path.name for path in (copy.checkpoints / "corrupt").iterdir()) == [
         "12-1",
@@ -130,13 +132,14 @@ def test_what_is_damaged_is_moved_aside_and_can_be_saved_again(
     copy: Trainer, damage: Damage, reason: str
 ) -> None:
     damage(copy.checkpoints / "12")
-    said: list[str] = []
+    said = Notices()
     checkpoints, abstract = opened(copy, said)
     restored = checkpoints.restore(abstract)
     assert restored is not None
     step, state, position = restored
     assert step == 10
     assert reason in "\n".join(said)
+    assert (said.codes, said.steps) == ([NoticeCode.CHECKPOINT_DAMAGED], [12])
     assert reason in (copy.checkpoints / "corrupt" / "12-1.reason.txt").read_text()
 
     checkpoints.save(state, 12, position)
@@ -147,12 +150,12 @@ def test_what_is_damaged_is_moved_aside_and_can_be_saved_again(
 
 def test_without_a_manifest_it_is_used_unverified(copy: Trainer) -> None:
     (copy.checkpoints / "12" / integrity.MANIFEST).unlink()
-    said: list[str] = []
+    said = Notices()
     checkpoints, abstract = opened(copy, said)
     restored = checkpoints.restore(abstract)
     assert restored is not None
     assert restored[0] == 12
-    assert [line for line in said if "12 has no manifest: it is used unverified" in line] == said
+    assert (said.codes, said.steps) == ([NoticeCode.CHECKPOINT_UNVERIFIED], [12])
 
 
 def test_where_all_are_damaged_only_a_person_may_start_afresh(copy: Trainer) -> None:
@@ -165,7 +168,7 @@ def test_where_all_are_damaged_only_a_person_may_start_afresh(copy: Trainer) -> 
     assert (failure.rule, failure.verdict) == ("no-usable-checkpoint", Verdict.FATAL)
     assert f"remove what was moved to {copy.checkpoints}/corrupt (10-1, 12-1" in failure.root_cause
 
-    checkpoints, abstract = opened(copy, [])
+    checkpoints, abstract = opened(copy, Notices())
     with pytest.raises(NoUsableCheckpointError):
         checkpoints.restore(abstract)
     shutil.rmtree(copy.checkpoints / "corrupt")
@@ -177,7 +180,7 @@ def test_another_model_is_refused_and_nothing_is_moved(copy: Trainer, manifest: 
     if not manifest:
         (copy.checkpoints / "12" / integrity.MANIFEST).unlink()
     copy.mapping["trainer"]["init"]["model"]["hidden_size"] = 32
-    checkpoints, abstract = opened(copy, [])
+    checkpoints, abstract = opened(copy, Notices())
     with pytest.raises(CheckpointMismatchError) as error:
         checkpoints.restore(abstract)
     if manifest:
