@@ -218,7 +218,7 @@ def test_a_newest_step_that_cannot_be_read_is_an_error(
         return lstat(path)
 
     monkeypatch.setattr(Path, "lstat", failing)
-    with pytest.raises(UnreadableCheckpointError, match="an older one is not taken") as error:
+    with pytest.raises(UnreadableCheckpointError, match="no older one is restored") as error:
         saver.opened().newest()
     monkeypatch.undo()
     record = describe(error.value, rank=0, stage=None, step=None)
@@ -540,8 +540,8 @@ def garble(file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (take_over, "the commit of step 20 was not done: the job has another owner by now"),
-        (release, "the job has no owner by now"),
+        (take_over, "the commit of step 20 was not done: the job has another owner now"),
+        (release, "the job has no owner now"),
         (lose, "cannot read whether"),
         (garble, "cannot read whether"),
     ],
