@@ -43,7 +43,7 @@ from supervisor.protocol.messages import printable
 _PAUSE = 0.05
 
 
-class NoGuardError(Exception):
+class GuardStartError(Exception):
     """The Python interpreter of this process cannot be started once more, for the guard."""
 
 
@@ -53,7 +53,7 @@ def guarded(reactor: Reactor, clock: Clock) -> Iterator[GuardClient]:
     supervisor dies. If the guard ends, another one takes its place.
 
     Raises:
-        NoGuardError: see the class.
+        GuardStartError: see the class.
     """
 
     def tell(told: Notice) -> None:
@@ -62,7 +62,7 @@ def guarded(reactor: Reactor, clock: Clock) -> Iterator[GuardClient]:
     try:
         guard = GuardClient(tell)
     except (PermissionError, FileNotFoundError) as error:
-        raise NoGuardError(
+        raise GuardStartError(
             f"{sys.executable} cannot be started: {error.strerror}; run supervise with a Python "
             "that this user may execute, or as another user"
         ) from error
@@ -82,7 +82,7 @@ def guarded(reactor: Reactor, clock: Clock) -> Iterator[GuardClient]:
         mend()
 
     def mend() -> None:
-        if guard.mend():
+        if guard.replace_if_dead():
             watch()
         else:
             reactor.call_later(_PAUSE, mend)

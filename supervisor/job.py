@@ -102,7 +102,7 @@ def run_job(
         LeaseExpiredError: another supervisor may own model_dir by now.
         UnkillableError: a process of the job, or of an earlier supervisor, cannot be killed.
         JournalError, ModelDirError: model_dir cannot be read or written (any more).
-        JobGoneError, NoGuardError: see these classes.
+        JobGoneError, GuardStartError: see these classes.
     """
     clock, checked = SystemClock(), check(prepared)
     with ExitStack() as stack:
@@ -259,8 +259,8 @@ def _open_model_dir(
 
         def give_up() -> bool:
             ownership.check()
-            reactor.goes_on()
-            return reactor.has(StopRequested)
+            reactor.note_progress()
+            return reactor.has_event(StopRequested)
 
         storage = MirroredStorage(storage, mirror, give_up)
         journal = FileJournal(storage, tell=notice)
@@ -396,7 +396,7 @@ def _kill_workers_and_exit(
     The workers go first: one that waits for the same file system may hold a kernel lock that this
     process needs before it can end.
     """
-    guard.kill_now()
+    guard.request_kill()
     text = f"{why}: the supervisor ends now and kills the workers"
     how = "run the same command again to resume"
     _exit_process(prepared, complain, ExitCode.DRAINED, f"{text}; {how}")
@@ -430,8 +430,8 @@ def _kill_all_processes(guard: GuardClient, reactor: Reactor) -> None:
     Raises:
         UnkillableError: a process does not die.
     """
-    stops = reactor.stops
+    stop_requests = reactor.stop_requests
     while guard.kill():
         time.sleep(guard.pause)
-        if reactor.stops != stops:
-            guard.shorten_wait()
+        if reactor.stop_requests != stop_requests:
+            guard.give_up_early()

@@ -61,7 +61,7 @@ class Exclusion:
 
     flock: bool = True
     lease: LeaseTimes | None = None
-    clocks: Callable[[], ClockReading] = clock_watch.read
+    clocks: Callable[[], ClockReading] = clock_watch.read_clocks
     """With a lease: reads the clocks, which show that the machine slept."""
 
     @classmethod
@@ -296,7 +296,7 @@ class _ClockJumpReaction:
     reactor: Reactor
 
     def stop(self, why: str) -> None:
-        """See `clock_watch.Reaction`."""
+        """See `clock_watch.JumpHandler`."""
         wait = "the workers stand still until the lease on model_dir is renewed"
         text = f"{why}: {wait}, and are killed if it is not within {self.times.renew:g} s"
         self.reactor.post(SilenceExcused(self.clock.now(), self.times.renew, text))
@@ -305,11 +305,11 @@ class _ClockJumpReaction:
             self.reactor.post(Noticed(self.clock.now(), Notice("workers-not-still", text)))
 
     def is_ours(self, why: str) -> bool:
-        """See `clock_watch.Reaction`."""
+        """See `clock_watch.JumpHandler`."""
         return self.lease.is_ours(why)
 
     def go_on(self, seconds: float) -> None:
-        """See `clock_watch.Reaction`."""
+        """See `clock_watch.JumpHandler`."""
         self.guard.continue_workers()
         text = (
             f"model_dir is still ours: the workers go on after they stood still for {seconds:.1f} s"
@@ -329,7 +329,7 @@ def _lease(
     def lost(error: Exception) -> None:
         """Kill the workers, and end this process if the main thread does not do it in time; called
         in another thread. The main thread notices by `check`, but it may hang."""
-        guard.kill_now()
+        guard.request_kill()
         time.sleep(_MAIN_THREAD_TIMEOUT)
         if isinstance(error, LeaseTakenError):
             end(ExitCode.OWNED, str(error))

@@ -44,7 +44,7 @@ class Loop(Protocol):
         ...
 
     @property
-    def is_told_to_stop(self) -> bool:
+    def is_stop_requested(self) -> bool:
         """Whether anybody has asked the supervisor to stop."""
         ...
 

@@ -13,7 +13,7 @@ from supervisor.adapters.telling.tracebacks import redact_tracebacks
 from supervisor.cli.arguments import Commands, add_config
 from supervisor.cli.complaints import complain, terminated
 from supervisor.core.exit_codes import ExitCode
-from supervisor.guard_keeper import NoGuardError
+from supervisor.guard_keeper import GuardStartError
 from supervisor.host.unkillable import UnkillableError
 from supervisor.job import run_job
 from supervisor.model_dir_ownership import JobGoneError, ModelDirError
@@ -61,7 +61,7 @@ def run(options: Namespace) -> int:
         code = run_job(prepared, options.log_format, options.exclusion, once=options.once)
     except (LockHeldError, LeaseHeldError, LeaseTakenError) as error:
         code = complain(ExitCode.OWNED, redactor.text(str(error)))
-    except NoGuardError as error:
+    except GuardStartError as error:
         code = complain(ExitCode.INVALID_CONFIG, redactor.text(str(error)))
     except JobGoneError as error:
         code = complain(ExitCode.CANNOT_WRITE, redactor.text(f"{error}; {_GONE}"))

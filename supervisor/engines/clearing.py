@@ -31,7 +31,7 @@ class Clearing:
     def __init__(self, reactor: MainLoop, processes: Processes) -> None:
         self._reactor = reactor
         self._processes = processes
-        self._stops: int | None = None
+        self._stop_requests: int | None = None
         """How many requests to stop had come when the chain began; None: no chain runs."""
 
     def until_gone(self, kill: Callable[[], bool], then: Callable[[], None]) -> None:
@@ -44,19 +44,19 @@ class Clearing:
                 as the process was named to people.
         """
         self._kill, self._then = kill, then
-        if self._stops is None:
-            self._stops = self._reactor.stops
-            if self._stops:
-                self._processes.stop_was_requested()
+        if self._stop_requests is None:
+            self._stop_requests = self._reactor.stop_requests
+            if self._stop_requests:
+                self._processes.give_up_early_on_idle()
             self._try()
 
     def _try(self) -> None:
-        if self._reactor.stops != self._stops:
-            self._processes.shorten_wait()
+        if self._reactor.stop_requests != self._stop_requests:
+            self._processes.give_up_early()
         if self._kill():
             self._reactor.call_later(self._processes.pause, self._try)
             return
-        self._stops = None
+        self._stop_requests = None
         self._then()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from supervisor.adapters.kernel.process_facts import command
+from supervisor.adapters.kernel.process_facts import command_line
 from supervisor.adapters.platforms.accelerators import TPU, Holder, holders
 from supervisor.adapters.platforms.tpu_lock import LOCK, UnusableLock, unusable_lock
 from supervisor.host.notice import Notice
@@ -80,4 +80,4 @@ def _foreign(found: UnusableLock, redact: Callable[[str], str]) -> str:
 
 
 def _process(pid: int, redact: Callable[[str], str]) -> str:
-    return f"pid {pid} ({command(pid, redact) or 'ended meanwhile'})"
+    return f"pid {pid} ({command_line(pid, redact) or 'ended meanwhile'})"

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from supervisor.adapters.kernel.process_facts import Reaction
+from supervisor.adapters.kernel.process_facts import SigtermReaction
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.adapters.processes.output import OutputPatterns
 from supervisor.adapters.processes.progress import ProgressPipe
@@ -39,7 +39,7 @@ class MainLoop(Protocol):
     """The main loop: calls the engine back, one callback at a time."""
 
     @property
-    def stops(self) -> int:
+    def stop_requests(self) -> int:
         """How many requests to stop have come."""
         ...
 
@@ -102,16 +102,16 @@ class Processes(Protocol):
         """Seconds to wait before `kill` is called again."""
         ...
 
-    def shorten_wait(self) -> None:
+    def give_up_early(self) -> None:
         """Have `kill` give up on unkillable processes as soon as they were named: a stop was
         requested."""
         ...
 
-    def stop_was_requested(self) -> None:
+    def give_up_early_on_idle(self) -> None:
         """Have `kill` give up early, because a stop was requested before the kill began."""
         ...
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Bring what is known up to date. Called periodically, in the main thread."""
         ...
 
@@ -140,11 +140,11 @@ class Processes(Protocol):
         """Whether a process has a handler for the signal `number`."""
         ...
 
-    def reaction(self, pid: int) -> Reaction:
+    def sigterm_reaction(self, pid: int) -> SigtermReaction:
         """Returns what SIGTERM would do to a process now."""
         ...
 
-    def command(self, pid: int, redact: Callable[[str], str]) -> str:
+    def command_line(self, pid: int, redact: Callable[[str], str]) -> str:
         """Returns the command line of a process, redacted."""
         ...
 

@@ -286,7 +286,7 @@ class LocalEngine:
 
     def _look_again(self, group: WorkerGroup) -> None:
         if self._group is group:
-            self._machine.look()
+            self._machine.refresh()
             for worker in group.workers:
                 worker.look(self._clock.now())
             self._unmatched.look(group.launch, group.outputs, self._clock.now())

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from signal import SIGTERM
 
-from supervisor.adapters.kernel.process_facts import Reaction
+from supervisor.adapters.kernel.process_facts import SigtermReaction
 from supervisor.core.allowance import Allowance
 from supervisor.core.pipes import left_alone
 from supervisor.diagnosis.failure import Survivor
@@ -67,24 +67,26 @@ class SurvivorWatch:
         if self._group.asked_to_stop:
             self._pass_on(found)
         named = [
-            (pid, self._processes.command(pid, self._redact)) for pid, _ in found[:_MOST_NAMED]
+            (pid, self._processes.command_line(pid, self._redact)) for pid, _ in found[:_MOST_NAMED]
         ]
         self._known = tuple(Survivor(pid, name) for pid, name in sorted(named))
         return self._known
 
     def terminate(self) -> None:
         """Send SIGTERM to the workers, and to the survivors once a worker has ended."""
-        by_reaction: defaultdict[Reaction, list[int]] = defaultdict(list)
+        by_reaction: defaultdict[SigtermReaction, list[int]] = defaultdict(list)
         deaf: list[tuple[int, tree.Stat]] = []
         for worker in self._group.workers:
             if foreground := self._processes.foreground_children(worker.process.pid):
                 self._tell_reaction([worker.rank], _SHELL_WAITS, "shell")
                 deaf += foreground
             else:
-                by_reaction[self._processes.reaction(worker.process.pid)].append(worker.rank)
+                by_reaction[self._processes.sigterm_reaction(worker.process.pid)].append(
+                    worker.rank
+                )
             worker.process.signal(SIGTERM)
         for what, ranks in by_reaction.items():
-            if what is not Reaction.UNKNOWN:
+            if what is not SigtermReaction.UNKNOWN:
                 self._tell_reaction(ranks, what, what.name.lower())
         self._pass_on(deaf, "is waited for")
         self.follow()
@@ -113,7 +115,7 @@ class SurvivorWatch:
 
     def _pass_on(self, found: list[tuple[int, tree.Stat]], why: str = "lives on") -> None:
         """Send SIGTERM to those that have not had it, except to those that end with their input."""
-        handling = {pid for pid, _ in found if self._processes.reaction(pid).may_save}
+        handling = {pid for pid, _ in found if self._processes.sigterm_reaction(pid).may_save}
         waiting = left_alone({pid: self._processes.pipes(pid) for pid, _ in found}, handling)
         for pid, seen in found:
             if pid in waiting or (pid, seen.started) in self._told:
@@ -121,9 +123,9 @@ class SurvivorWatch:
             self._told.add((pid, seen.started))
             foreground, name = (
                 self._processes.foreground_children(pid),
-                self._processes.command(pid, self._redact),
+                self._processes.command_line(pid, self._redact),
             )
-            reaction = self._processes.reaction(pid)
+            reaction = self._processes.sigterm_reaction(pid)
             told = (_SHELL_WAITS, "shell") if foreground else (reaction, reaction.name.lower())
             if self._processes.send(pid, seen, SIGTERM):
                 self._tell_sent(pid, f"({name}) {why}", *told)

@@ -13,7 +13,7 @@ import psutil
 
 from supervisor.adapters.kernel import capacity, inspection, process_facts
 from supervisor.adapters.kernel.oom_counter import OomCounter
-from supervisor.adapters.kernel.process_facts import Reaction
+from supervisor.adapters.kernel.process_facts import SigtermReaction
 from supervisor.adapters.platforms import accelerators
 from supervisor.adapters.platforms.accelerators import TPU, Holder, holders
 from supervisor.adapters.processes.guard_client import GuardClient
@@ -64,14 +64,14 @@ class _Processes:
     def pause(self) -> float:
         return self._guard.pause
 
-    def shorten_wait(self) -> None:
-        self._guard.shorten_wait()
+    def give_up_early(self) -> None:
+        self._guard.give_up_early()
 
-    def stop_was_requested(self) -> None:
-        self._guard.stop_was_requested()
+    def give_up_early_on_idle(self) -> None:
+        self._guard.give_up_early_on_idle()
 
-    def look(self) -> None:
-        self._guard.look()
+    def refresh(self) -> None:
+        self._guard.refresh()
 
     def orphans(self) -> list[tuple[int, tree.Stat]] | None:
         return self._guard.orphans()
@@ -91,11 +91,11 @@ class _Processes:
     def handles(self, pid: int, number: int) -> bool:
         return process_facts.handles(pid, number)
 
-    def reaction(self, pid: int) -> Reaction:
-        return process_facts.reaction(pid)
+    def sigterm_reaction(self, pid: int) -> SigtermReaction:
+        return process_facts.sigterm_reaction(pid)
 
-    def command(self, pid: int, redact: Callable[[str], str]) -> str:
-        return process_facts.command(pid, redact)
+    def command_line(self, pid: int, redact: Callable[[str], str]) -> str:
+        return process_facts.command_line(pid, redact)
 
     def foreground_children(self, pid: int) -> list[tuple[int, tree.Stat]]:
         return process_facts.foreground_children(pid)

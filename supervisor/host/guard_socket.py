@@ -29,7 +29,7 @@ class Started:
     pidfd: int
 
 
-class NoGuardError(OSError):
+class GuardSilentError(OSError):
     """The guard is gone, or does not answer."""
 
 
@@ -60,14 +60,14 @@ class GuardSocket:
         """Send a message.
 
         Raises:
-            NoGuardError: the guard is gone, or has read nothing for a while.
+            GuardSilentError: the guard is gone, or has read nothing for a while.
         """
         data = [marshal.dumps(message)]  # type: ignore[arg-type]
         try:
             with self._sending:
                 socket.send_fds(self._connection, data, list(descriptors))
         except OSError as error:
-            raise NoGuardError(error.errno, "the guard process does not listen") from error
+            raise GuardSilentError(error.errno, "the guard process reads no messages") from error
 
     def next_number(self) -> int:
         """Return the number for the next request."""
@@ -80,7 +80,7 @@ class GuardSocket:
         """Send the request `number`, and return its answer with the answer's descriptors.
 
         Raises:
-            NoGuardError: no answer came in time.
+            GuardSilentError: no answer came in time.
         """
         self.send(what, number, *values, descriptors=descriptors)
         end = time.monotonic() + PATIENCE[what]
@@ -91,7 +91,7 @@ class GuardSocket:
                     return message, came
                 self._on_late(message, came)
         self.unanswered += 1
-        raise NoGuardError(0, "the guard process does not answer")
+        raise GuardSilentError(0, "the guard process does not answer")
 
     def hear_of(self, pid: int) -> bool:
         """Wait for the exit code of `pid`, which has ended; False: none came in time."""

@@ -7,7 +7,7 @@ import time
 
 from supervisor.host import tree
 
-_LOOK_AGAIN = 0.002
+_STOP_PAUSE = 0.002
 
 
 class Standstill:
@@ -31,7 +31,7 @@ class Standstill:
             calm = 0 if running else calm + 1
             if running and time.monotonic() > end:
                 return False
-            time.sleep(_LOOK_AGAIN if running else 0)
+            time.sleep(_STOP_PAUSE if running else 0)
         return True
 
     def end(self) -> None:

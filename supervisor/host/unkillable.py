@@ -54,12 +54,12 @@ class Patience:
         is_still = self._asked and self._waited - self._still_since >= _STILL
         return self._waited >= (TELL_AFTER if is_still else self._limit)
 
-    def stop_was_requested(self) -> None:
+    def give_up_early_on_idle(self) -> None:
         """The stop was asked for before the kill: give up after `TELL_AFTER` seconds on processes
         that use no CPU time. One that still frees its memory gets `GIVE_UP_AFTER` seconds."""
         self._asked = True
 
-    def shorten_wait(self) -> None:
+    def give_up_early(self) -> None:
         """A person is waiting for the end: give up after `TELL_AFTER` seconds in any case."""
         self._limit = TELL_AFTER
 

@@ -10,7 +10,7 @@ from signal import SIGKILL
 
 from supervisor.host import tree
 
-_TO_DIE = 1.0
+_KILL_TIMEOUT = 1.0
 
 
 def has_ended(pidfd: int, patience: float | None = 0.0) -> bool:
@@ -36,6 +36,6 @@ def end_child(pid: int, started: int) -> None:
     if seen is not None and seen.started == started and tree.send(pid, seen, SIGKILL):
         with suppress(ProcessLookupError):
             pidfd = os.pidfd_open(pid)
-            has_ended(pidfd, _TO_DIE)
+            has_ended(pidfd, _KILL_TIMEOUT)
             os.close(pidfd)
         reaped(pid)

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.kernel.process_facts import Reaction, reaction
+from supervisor.adapters.kernel.process_facts import SigtermReaction, sigterm_reaction
 from tests.running import eventually
 
 PROGRAMS = {
-    "pass": Reaction.DEFAULT,
-    "signal.signal(signal.SIGTERM, lambda *_: None)": Reaction.HANDLED,
-    "signal.signal(signal.SIGTERM, signal.SIG_IGN)": Reaction.IGNORED,
-    "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())": Reaction.BLOCKED,
+    "pass": SigtermReaction.DEFAULT,
+    "signal.signal(signal.SIGTERM, lambda *_: None)": SigtermReaction.HANDLED,
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)": SigtermReaction.IGNORED,
+    "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())": SigtermReaction.BLOCKED,
     "threading.Thread(target=signal.pause, daemon=True).start(); signal.pthread_sigmask("
-    "signal.SIG_BLOCK, [signal.SIGTERM])": Reaction.DEFAULT,
+    "signal.SIG_BLOCK, [signal.SIGTERM])": SigtermReaction.DEFAULT,
 }
 WAITING = {
     "in its only thread": "signal.sigwait({signal.SIGTERM})",
@@ -46,7 +46,7 @@ def program(text: str, then: str = "signal.pause()") -> Iterator[int]:
 @pytest.mark.parametrize("text", PROGRAMS)
 def test_what_sigterm_does_to_a_process(text: str) -> None:
     with program(text) as pid:
-        assert reaction(pid) is PROGRAMS[text]
+        assert sigterm_reaction(pid) is PROGRAMS[text]
 
 
 @pytest.mark.parametrize("how", WAITING)
@@ -57,16 +57,16 @@ def test_one_that_waits_for_sigterm_is_not_called_defenceless(how: str) -> None:
         assert eventually(
             lambda: any("sigtimedwait" in (t / "wchan").read_text() for t in threads.iterdir())
         )
-        assert reaction(pid) is Reaction.BLOCKED
+        assert sigterm_reaction(pid) is SigtermReaction.BLOCKED
 
 
 def test_one_that_is_stopped_does_not_hear_of_it() -> None:
     with program("signal.signal(signal.SIGTERM, lambda *_: None)") as pid:
         os.kill(pid, signal.SIGSTOP)
-        assert eventually(lambda: reaction(pid) is Reaction.STOPPED)
+        assert eventually(lambda: sigterm_reaction(pid) is SigtermReaction.STOPPED)
 
 
 def test_one_that_has_ended_but_is_not_reaped_has_ended() -> None:
     with program("pass") as pid:
         os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: reaction(pid) is Reaction.UNKNOWN)
+        assert eventually(lambda: sigterm_reaction(pid) is SigtermReaction.UNKNOWN)

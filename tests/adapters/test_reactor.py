@@ -124,4 +124,4 @@ def test_a_signal_is_heard_between_two_turns_of_a_timer_that_renews_itself() -> 
             signal.signal(number, handler)
     assert [type(event) for event in events] == [StopRequested]
     assert order == ["again"]
-    assert reactor.is_told_to_stop
+    assert reactor.is_stop_requested

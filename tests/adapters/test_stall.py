@@ -21,7 +21,7 @@ class FakeLoop:
     """See `ports.Loop`."""
 
     busy_since: float | None = None
-    is_told_to_stop: bool = False
+    is_stop_requested: bool = False
 
 
 @dataclass
@@ -64,7 +64,7 @@ def test_a_loop_that_hangs_when_it_is_told_to_stop_is_ended() -> None:
 
 def test_workers_that_were_told_are_not_told_again() -> None:
     seen = Seen()
-    hang(FakeLoop(busy_since=1.0, is_told_to_stop=True), seen, 30.0, told=False)
+    hang(FakeLoop(busy_since=1.0, is_stop_requested=True), seen, 30.0, told=False)
     assert (seen.terminated, len(seen.ended) > 0) == (0, True)
 
 

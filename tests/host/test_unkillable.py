@@ -62,7 +62,7 @@ def test_who_waits_for_the_end_learns_of_it_once_they_are_named() -> None:
     time = Time(0.5)
     patience = Patience(lambda text: None, time)
     patience.look(True, lambda: [os.getpid()])
-    patience.shorten_wait()
+    patience.give_up_early()
     while time.now < TELL_AFTER:
         patience.look(True, lambda: [os.getpid()])
         assert not patience.is_over
@@ -89,7 +89,7 @@ def _given_up(pid: int) -> float:
     time = Time(0.5)
     patience = Patience(lambda text: None, time)
     patience.look(True, lambda: [pid])
-    patience.stop_was_requested()
+    patience.give_up_early_on_idle()
     while not patience.is_over:
         with suppress(UnkillableError):
             patience.look(True, lambda: [pid])
@@ -98,7 +98,7 @@ def _given_up(pid: int) -> float:
 
 def test_hurry_is_over_with_what_it_was_for() -> None:
     patience = Patience(lambda text: None, Time(1.0))
-    patience.shorten_wait()
+    patience.give_up_early()
     patience.look(False, list)
     for _ in range(int(TELL_AFTER) + 3):
         patience.look(True, lambda: [os.getpid()])

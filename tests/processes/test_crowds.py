@@ -83,7 +83,7 @@ def test_a_signal_waits_for_no_more_than_a_share_of_a_full_pipe() -> None:
 
     def heard(message: Message) -> None:
         reactor.post(Noticed(clock.now(), Notice("observer-failed", "a message")))
-        if not reactor.is_told_to_stop:
+        if not reactor.is_stop_requested:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def read() -> None:

@@ -136,7 +136,7 @@ def test_a_guard_kills_when_the_lease_is_not_renewed(guard: GuardClient) -> None
     assert late.wait().signal == "SIGKILL", "until it is renewed"
     guard.kill_unless_renewed(3600)
     worker, hidden = idle(guard)
-    guard.kill_now()
+    guard.request_kill()
     assert worker.wait().signal == "SIGKILL"
     assert eventually(lambda: not lives(hidden))
 

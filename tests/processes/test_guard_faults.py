@@ -19,6 +19,7 @@ from supervisor.adapters.processes.leftovers import RecordError, recorded, says
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.host import cgroups, guard_socket, tree
 from supervisor.host.identity import Identity
+from supervisor.host.notice import Notice
 from supervisor.host.process_record import NAME, Entry, ProcessRecord, RecordOrigin, folder
 from supervisor.host.waiting import end_child, has_ended
 from tests.processes.test_guard import asleep, idle
@@ -71,7 +72,7 @@ def die(guard: GuardClient) -> None:
     """The guard is killed, and there is another one."""
     os.kill(guard.pid, signal.SIGKILL)
     assert has_ended(guard.pidfd, 30.0)
-    while not guard.mend():
+    while not guard.replace_if_dead():
         pass
 
 
@@ -87,7 +88,7 @@ def noted(guard: GuardClient, record: ProcessRecord) -> tuple[WorkerProcess, int
     worker, hidden = idle(guard)
 
     def is_noted() -> bool:
-        guard.look()
+        guard.refresh()
         return {worker.pid, hidden} <= record.processes.keys()
 
     assert eventually(is_noted)
@@ -129,7 +130,7 @@ def test_a_silent_guard_is_killed_and_replaced(
 def test_a_guard_that_is_silent_for_long_is_given_up(
     record: ProcessRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    told: list[Notice] = []
     guard = GuardClient(told.append)
     try:
         monkeypatch.setattr(
@@ -146,7 +147,7 @@ def test_a_guard_that_is_silent_for_long_is_given_up(
         assert not told
         assert worker.wait().signal == "SIGKILL"
         assert eventually(lambda: not runs(hidden)), "it was killed, and may need a moment"
-        assert told == [f"the guard process (pid {first}) does not answer: it is killed"]
+        assert [(each.event, each.keys) for each in told] == [("guard-lost", {"reason": "unheard"})]
         assert asleep(guard).poll(0) is None, "there is another guard"
     finally:
         guard.dismiss()
@@ -166,7 +167,7 @@ def test_what_a_guard_starts_too_late_is_ended(
     other = asleep(guard)
 
     def is_alone() -> bool:
-        guard.look()
+        guard.refresh()
         on_record = [f'"session":{other.pid},'.encode() in text for text in lines(record)]
         below = [one for one, _ in tree.descendants(guard.pid, set())]
         return (below, on_record) == ([other.pid], [True])
@@ -247,14 +248,14 @@ def test_a_session_that_one_look_does_not_see_stays_on_record(
 ) -> None:
     guard.contain(record, None)
     worker, hidden = idle(guard)
-    guard.look()
+    guard.refresh()
     assert {worker.pid, hidden} <= record.processes.keys()
     for _ in range(2):
         with monkeypatch.context() as patched:  # as the kernel's list may be
             patched.setattr(tree, "children", lambda pid: [])
-            guard.look()
+            guard.refresh()
         assert {worker.pid, hidden} <= record.processes.keys()
-        guard.look()
+        guard.refresh()
     while guard.kill([worker.pid]):
         pass
     assert record.processes.keys() == {worker.pid}
@@ -271,7 +272,7 @@ def same_number(model_dir: Path) -> None:
     worker = leader(guard)
     assert worker.pid == stranger.pid
     orphan = int(Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text())
-    guard.look()  # so that it is on record
+    guard.refresh()  # so that it is on record
     die(guard)
     assert not lives(orphan)
     guard.dismiss()
@@ -304,7 +305,7 @@ def test_what_is_in_a_cgroup_dies_by_it_when_no_other_can_be_made(
     record: ProcessRecord, stranger: subprocess.Popen[bytes]
 ) -> None:
     """Where we have a foreign child, nothing else tells that it is the job's."""
-    told: list[str] = []
+    told: list[Notice] = []
     guard = GuardClient(told.append)
     cgroup = cgroups.made(f"test-{os.getpid()}")
     assert cgroup is not None
@@ -318,7 +319,7 @@ def test_what_is_in_a_cgroup_dies_by_it_when_no_other_can_be_made(
         assert not lives(hidden)
         assert eventually(lambda: bool(tree.children(guard.pid))), "it has a watcher"
         assert stranger.poll() is None
-        guard.look()  # reaps what was in the cgroup
+        guard.refresh()  # reaps what was in the cgroup
         asleep(guard)
         assert not list(Path(cgroup).glob("*/"))
     finally:

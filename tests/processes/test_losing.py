@@ -68,7 +68,7 @@ def test_a_guard_that_is_dead_is_no_loss_of_what_is_started_after_it(guard: Guar
     os.kill(guard.pid, SIGKILL)
     assert has_ended(guard.pidfd, 30.0)
     lost = guard.losses()
-    assert eventually(guard.mend)
+    assert eventually(guard.replace_if_dead)
     assert lost() == 0
     os.kill(guard.pid, SIGKILL)
     assert eventually(lambda: lost() == 1)

@@ -38,19 +38,19 @@ def on_record(record: ProcessRecord) -> set[int]:
 def test_a_record_that_is_gone_is_written_again(guard: GuardClient, record: ProcessRecord) -> None:
     guard.contain(record, None)
     worker, hidden = idle(guard)
-    guard.look()
+    guard.refresh()
     first = on_record(record)
     assert {worker.pid, hidden} <= first
     record.path.unlink()
-    guard.look()
+    guard.refresh()
     assert on_record(record) == first
     record.path.write_bytes(b"")
-    guard.look()
+    guard.refresh()
     assert on_record(record) == first
     other = record.path.with_name("other")
     other.write_bytes(record.path.read_bytes())
     other.replace(record.path)
-    guard.look()
+    guard.refresh()
     assert on_record(record) == first
     assert record.path.stat().st_mode & 0o777 == 0o600
     assert asleep(guard).pid in on_record(record)
@@ -63,10 +63,10 @@ def test_a_record_does_not_follow_its_folder_away(
     asleep(guard)
     folder = record.path.parent
     folder.rename(folder.with_name("moved"))
-    guard.look()
+    guard.refresh()
     assert not folder.exists()
     folder.mkdir()
-    guard.look()
+    guard.refresh()
     assert not list(folder.iterdir())
 
 
@@ -79,11 +79,11 @@ def test_what_root_moves_out_of_its_cgroup_is_on_record(
     guard.contain(record, cgroup)
     _, hidden = idle(guard)
     (Path(cgroup).parent / "cgroup.procs").write_text(str(hidden))
-    guard.look()
+    guard.refresh()
     assert hidden in on_record(record)
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
         for _ in range(2):
-            guard.look()
+            guard.refresh()
         die(guard)
         assert not lives(hidden)
         assert stranger.poll() is None
@@ -98,7 +98,7 @@ def test_a_child_from_before_us_may_become_a_daemon(record: ProcessRecord) -> No
         try:
             guard.contain(record, None)
             worker, hidden = idle(guard)
-            guard.look()
+            guard.refresh()
             assert child.stdin is not None
             assert child.stdout is not None
             child.stdin.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisor.adapters.kernel.process_facts import Reaction
+from supervisor.adapters.kernel.process_facts import SigtermReaction
 from supervisor.core.pipes import HeldPipes
 from supervisor.host.tree import Stat
 from tests.simulation.compiles import Compile
@@ -55,11 +55,11 @@ class SimulatedKernel:
         """See `Processes`."""
         return self.lives(pid)
 
-    def reaction(self, pid: int) -> Reaction:
+    def sigterm_reaction(self, pid: int) -> SigtermReaction:
         """See `Processes`."""
-        return Reaction.HANDLED if self.lives(pid) else Reaction.UNKNOWN
+        return SigtermReaction.HANDLED if self.lives(pid) else SigtermReaction.UNKNOWN
 
-    def command(self, pid: int, redact: Callable[[str], str]) -> str:
+    def command_line(self, pid: int, redact: Callable[[str], str]) -> str:
         """See `Processes`."""
         return "left behind"
 

@@ -106,17 +106,17 @@ class FaultyLoop:
         self.call_later = self._reactor.call_later
 
     @property
-    def stops(self) -> int:
+    def stop_requests(self) -> int:
         """See `host_port.MainLoop`."""
-        return self._reactor.stops
+        return self._reactor.stop_requests
 
     def wait(self, until: float | None) -> list[Event]:
         """See `host_port.EventLoop`."""
         return self._reactor.wait(until)
 
-    def has(self, kind: type[Event]) -> bool:
+    def has_event(self, kind: type[Event]) -> bool:
         """Whether an event of that kind has arrived and was not taken yet."""
-        return self._reactor.has(kind)
+        return self._reactor.has_event(kind)
 
     def post(self, event: Event) -> None:
         """Post an event: by chance it is lost, late or doubled."""

@@ -322,13 +322,13 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
 
     pause = 0.05
 
-    def shorten_wait(self) -> None:
+    def give_up_early(self) -> None:
         """See `Processes`."""
 
-    def stop_was_requested(self) -> None:
+    def give_up_early_on_idle(self) -> None:
         """See `Processes`."""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See `Processes`."""
 
     def losses(self) -> Callable[[], int]:

@@ -19,13 +19,13 @@ _PAUSE = 1.0
 """Seconds between two readings of the clocks."""
 
 
-def read() -> ClockReading:
+def read_clocks() -> ClockReading:
     """Reads the clocks of this machine."""
     boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     return ClockReading(time.monotonic(), boot, time.time())
 
 
-class Reaction(Protocol):
+class JumpHandler(Protocol):
     """Callbacks for a clock jump. The watch calls them in its own thread."""
 
     def stop(self, why: str) -> None:
@@ -44,9 +44,9 @@ class Reaction(Protocol):
 class ClockWatch:
     """Watches the clocks between `start` and `stop`."""
 
-    def __init__(self, clocks: Callable[[], ClockReading], reaction: Reaction) -> None:
+    def __init__(self, clocks: Callable[[], ClockReading], handler: JumpHandler) -> None:
         self._clocks = clocks
-        self._reaction = reaction
+        self._handler = handler
         self._end = threading.Event()
         self._seen = clocks()
         self._thread = threading.Thread(target=self._watch, name="clocks", daemon=True)
@@ -67,8 +67,8 @@ class ClockWatch:
             if why is None:
                 continue
             began = time.monotonic()
-            self._reaction.stop(why)
-            if not self._reaction.is_ours(why):
+            self._handler.stop(why)
+            if not self._handler.is_ours(why):
                 return
-            self._reaction.go_on(time.monotonic() - began)
+            self._handler.go_on(time.monotonic() - began)
             self._seen = self._clocks()

@@ -26,7 +26,7 @@ _READS, _WRITES = (0,), (1, 2)
 _SHELLS = frozenset({"ash", "bash", "dash", "ksh", "ksh93", "mksh", "sh", "yash", "zsh"})
 
 
-class Reaction(StrEnum):
+class SigtermReaction(StrEnum):
     """What SIGTERM does to a process."""
 
     HANDLED = "handles SIGTERM, so it can save and exit"
@@ -42,30 +42,30 @@ class Reaction(StrEnum):
     @property
     def may_save(self) -> bool:
         """True if the process may save its work when it gets SIGTERM."""
-        return self in (Reaction.HANDLED, Reaction.BLOCKED)
+        return self in (SigtermReaction.HANDLED, SigtermReaction.BLOCKED)
 
 
-def reaction(pid: int) -> Reaction:
+def sigterm_reaction(pid: int) -> SigtermReaction:
     """Returns what SIGTERM would do to the process now."""
     try:
         facts = _status(Path(f"/proc/{pid}"))
         if facts["State"].startswith(_ENDED):
-            return Reaction.UNKNOWN
+            return SigtermReaction.UNKNOWN
         if facts["State"].startswith(_STOPPED):
-            return Reaction.STOPPED
-        if _holds(facts["SigCgt"]):
-            return Reaction.HANDLED
-        if _holds(facts["SigIgn"]):
-            return Reaction.IGNORED
-        return Reaction.BLOCKED if _is_kept_from(pid) else Reaction.DEFAULT
+            return SigtermReaction.STOPPED
+        if _has_signal(facts["SigCgt"]):
+            return SigtermReaction.HANDLED
+        if _has_signal(facts["SigIgn"]):
+            return SigtermReaction.IGNORED
+        return SigtermReaction.BLOCKED if _blocks_sigterm(pid) else SigtermReaction.DEFAULT
     except OSError:
-        return Reaction.UNKNOWN
+        return SigtermReaction.UNKNOWN
 
 
 def handles(pid: int, number: int) -> bool:
     """True if the process has a handler for the signal `number` now."""
     try:
-        return _holds(_status(Path(f"/proc/{pid}"))["SigCgt"], number)
+        return _has_signal(_status(Path(f"/proc/{pid}"))["SigCgt"], number)
     except OSError:
         return False
 
@@ -75,11 +75,11 @@ def _status(place: Path) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
-def _holds(mask: str, number: int = SIGTERM) -> bool:
+def _has_signal(mask: str, number: int = SIGTERM) -> bool:
     return bool(int(mask, 16) & 1 << (number - 1))
 
 
-def _is_kept_from(pid: int) -> bool:
+def _blocks_sigterm(pid: int) -> bool:
     """True if every thread of the process blocks SIGTERM, or one thread waits in `sigwait`.
 
     The kernel shows the signal as not blocked in a thread that waits for it.
@@ -89,11 +89,11 @@ def _is_kept_from(pid: int) -> bool:
         with suppress(OSError):  # it has ended
             if (thread / "wchan").read_text(errors="replace").startswith(_SIGWAIT):
                 return True
-            blocked.append(_holds(_status(thread)["SigBlk"]))
+            blocked.append(_has_signal(_status(thread)["SigBlk"]))
     return bool(blocked) and all(blocked)
 
 
-def command(pid: int, redact: Callable[[str], str]) -> str:
+def command_line(pid: int, redact: Callable[[str], str]) -> str:
     """Returns the redacted command line of a process, or its short name if the command line cannot
     be read; empty if the process is gone.
 
@@ -122,7 +122,7 @@ def foreground_children(pid: int) -> list[tuple[int, tree.Stat]]:
     it with SIGINT and SIGQUIT ignored (POSIX 2.11); with job control, each job has a process group
     of its own.
     """
-    if not (_is_shell(pid) and reaction(pid) is Reaction.HANDLED):
+    if not (_is_shell(pid) and sigterm_reaction(pid) is SigtermReaction.HANDLED):
         return []
     found = []
     for child in tree.children(pid):
@@ -142,7 +142,7 @@ def _is_shell(pid: int) -> bool:
 def _is_in_foreground(child: int, shell: int) -> bool:
     number = SIGINT if _is_shell(child) else SIGQUIT  # bash always ignores SIGQUIT
     try:
-        ignored = _holds(_status(Path(f"/proc/{child}"))["SigIgn"], number)
+        ignored = _has_signal(_status(Path(f"/proc/{child}"))["SigIgn"], number)
         return os.getpgid(child) == os.getpgid(shell) and not ignored
     except OSError:  # it has ended
         return False

@@ -78,27 +78,27 @@ class Reactor:
         self._events: deque[Event] = deque()
         self.busy_since: float | None = clock.now()
         """See `ports.Loop`."""
-        self.stops = 0
+        self.stop_requests = 0
         """How many requests to stop were posted."""
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
 
     @property
-    def is_told_to_stop(self) -> bool:
+    def is_stop_requested(self) -> bool:
         """See `ports.Loop`."""
-        return self.stops > 0
+        return self.stop_requests > 0
 
     def post(self, event: Event) -> None:
         """Hand an event to the runtime. Safe in any thread and in signal handlers."""
         self._events.append(event)
-        self.stops += isinstance(event, StopRequested)
+        self.stop_requests += isinstance(event, StopRequested)
         self._waiter.wake()
 
-    def goes_on(self) -> None:
+    def note_progress(self) -> None:
         """Register that the main loop is busy, and does not hang."""
         self.busy_since = self._clock.now()
 
-    def has(self, kind: type[Event]) -> bool:
+    def has_event(self, kind: type[Event]) -> bool:
         """True if an event of that kind was posted and not yet taken. Safe in any thread."""
         return any(isinstance(event, kind) for event in tuple(self._events))
 
@@ -118,22 +118,22 @@ class Reactor:
 
     def wait(self, until: float | None) -> list[Event]:
         """Returns the posted events; blocks until there is one, or until the time `until`."""
-        self._look(0.0)  # so timers and descriptors have a turn even if events never cease
+        self._poll(0.0)  # so timers and descriptors have a turn even if events never cease
         while not self._events:
             now = self._clock.now()
             due = min((t for t in (until, self._next_timer()) if t is not None), default=None)
             timeout = None if due is None else max(0.0, due - now)
-            self._look(timeout)
+            self._poll(timeout)
             if timeout is not None:
                 self._excuse(self._clock.now() - now - timeout)
-            # `until` counts as reached only if the last look began after it: a supervisor that was
+            # `until` counts as reached only if the last poll began after it: a supervisor that was
             # stopped meanwhile may have reports to read, and must not take them for silence.
             if until is not None and now >= until:
                 break
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def _excuse(self, late: float) -> None:
-        """Excuse the workers' silence if a look took `late` seconds too long (more than `LIMIT`).
+        """Excuse the workers' silence if a poll took `late` seconds too long (more than `LIMIT`).
 
         What froze this supervisor may have frozen the workers too.
         """
@@ -141,7 +141,7 @@ class Reactor:
             why = f"this supervisor did not run for {late:.0f} s: that is no silence of the workers"
             self.post(SilenceExcused(self._clock.now(), late, why))
 
-    def _look(self, timeout: float | None) -> None:
+    def _poll(self, timeout: float | None) -> None:
         self.busy_since = None
         found = self._waiter.wait(timeout)
         self.busy_since = self._clock.now()

@@ -71,12 +71,12 @@ class _Stall:
         self._terminate = terminate
         self._end = end
         self._pause = tick
-        self._still = 0
+        self._still_ticks = 0
         """Ticks since `busy_since` of the loop last changed."""
-        self._late = 0
+        self._late_ticks = 0
         """How many of them came after the request to stop."""
         self._since: float | None = None
-        self._told: float | None = None
+        self._busy_since_at_signal: float | None = None
         """`busy_since` of the loop when the last signal arrived."""
 
     def watch(self, heard: int, main: int) -> None:
@@ -91,27 +91,29 @@ class _Stall:
             if not numbers:
                 return
             if not _SIGNALS.isdisjoint(numbers):
-                self._told = self._loop.busy_since
+                self._busy_since_at_signal = self._loop.busy_since
 
     def _tick(self, main: int) -> None:
         # Ticks are counted, not seconds: if the whole process was frozen, the loop did not hang.
         since = self._loop.busy_since
         if since is None or since != self._since:
-            self._since, self._still, self._late = since, 0, 0
+            self._since, self._still_ticks, self._late_ticks = since, 0, 0
             return
-        self._still += 1
-        unheard = self._told == since or bool(signal.sigpending() & _SIGNALS)
-        if self._still < _PATIENCE or not (unheard or self._loop.is_told_to_stop):
+        self._still_ticks += 1
+        is_signal_untaken = self._busy_since_at_signal == since or bool(
+            signal.sigpending() & _SIGNALS
+        )
+        if self._still_ticks < _PATIENCE or not (is_signal_untaken or self._loop.is_stop_requested):
             return
-        self._late += 1
-        if self._late == 1 and unheard:
+        self._late_ticks += 1
+        if self._late_ticks == 1 and is_signal_untaken:
             self._terminate()
-        if (late := self._late * self._pause) > self._grace:
+        if (late := self._late_ticks * self._pause) > self._grace:
             self._end(f"the main loop hangs {_place(main)}, and was told to stop {late:g} s ago")
 
 
 def _place(thread: int) -> str:
     frame = sys._current_frames().get(thread)
     if frame is None:
-        return "at its end"
+        return "while the main thread ends"
     return f"in {frame.f_code.co_name} ({Path(frame.f_code.co_filename).name})"

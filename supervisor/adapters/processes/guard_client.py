@@ -19,7 +19,7 @@ from typing import Any
 from supervisor.host import cgroups, tree
 from supervisor.host.birth import become_subreaper
 from supervisor.host.guard_process import spawn
-from supervisor.host.guard_socket import GuardSocket, NoGuardError, Started, packed
+from supervisor.host.guard_socket import GuardSilentError, GuardSocket, Started, packed
 from supervisor.host.notice import Notice, Tell
 from supervisor.host.on_record import OnRecord
 from supervisor.host.orphans import Orphans
@@ -28,15 +28,20 @@ from supervisor.host.standstill import Standstill
 from supervisor.host.unkillable import Patience
 from supervisor.host.waiting import end_child, has_ended, reaped
 
-_LAST_LOOK = 5.0
+_GUARD_END_TIMEOUT = 5.0
 """Seconds to wait for a dismissed guard to end, or for the processes of a dead guard to die."""
-_LOOK_AGAIN = 0.002
+_KILL_PAUSE = 0.002
 """Seconds between two attempts to kill what a dead guard left behind."""
-_TO_DIE = 0.1
+_GUARD_KILL_TIMEOUT = 0.1
 """Seconds to wait for the end of a guard that was sent SIGKILL."""
-_UNHEARD = "the guard process (pid {}) does not answer: it is killed"
-_KILLED = "the guard process was killed, and the workers with it: another one is started"
-_MOST_UNANSWERED = 60
+_TEXT_SILENT = (
+    "the guard process (pid {}) does not answer: the supervisor kills it, and the workers with it, "
+    "and starts another one"
+)
+_TEXT_KILLED = (
+    "the guard process was killed, and the workers with it: the supervisor starts another one"
+)
+_MAX_UNANSWERED = 60
 """Unanswered requests, since the guard's last message, after which `exit_code` and `orphans` treat
 the guard as lost: half a minute of requests, as each waits 0.5 s. (`kill` does so after one request
 without an answer.) All processes of a lost guard are killed. We count requests, not seconds,
@@ -54,8 +59,8 @@ class GuardClient:
         become_subreaper()
         self._tell = tell
         self._lock = threading.RLock()
-        self._own = os.getsid(0)
-        self._others = Orphans()
+        self._own_session = os.getsid(0)
+        self._our_children = Orphans()
         self._on_record = OnRecord(tell)
         self._cgroup: str | None = None
         self._uses_cgroup = False
@@ -72,19 +77,19 @@ class GuardClient:
         `exit_code` can still return."""
         self._exits: dict[int, int] = {}
         """Exit codes, by pid, of processes whose guard has died, until `exit_code` returns them."""
-        self._begin()
+        self._spawn_guard()
 
     def contain(self, record: ProcessRecord, cgroup: str | None) -> None:
         """From now on, record each process in `record`, and start it in a cgroup of its own below
         `cgroup` (None: without cgroups).
 
         Raises:
-            NoGuardError: the guard is gone, or has read nothing for a while.
+            GuardSilentError: the guard is gone, or has read nothing for a while.
         """
         with self._lock:
             self._on_record.use(record)
             self._cgroup, self._uses_cgroup = cgroup, cgroup is not None
-            self._line.send("contain", cgroup or "")
+            self._socket.send("contain", cgroup or "")
 
     def start(
         self,
@@ -99,9 +104,9 @@ class GuardClient:
         try:
             with self._lock:
                 if self._dismissed:
-                    raise NoGuardError(0, "the job ends", argv[0])
+                    raise GuardSilentError(0, "the supervisor is ending the job", argv[0])
                 if self._is_dead:
-                    self._replace()
+                    self._replace_at_once()
                 return self._start(argv[0], payload, (output, errors, *inherit))
         finally:
             os.close(payload)
@@ -123,15 +128,15 @@ class GuardClient:
                 raise ChildProcessError(
                     f"the exit code of process {process.pid} was returned already, or nobody saw it"
                 )
-            self._line.hear()
-            if process.pid not in self._line.exits and process.pid not in self._exits:
+            self._socket.hear()
+            if process.pid not in self._socket.exits and process.pid not in self._exits:
                 if not has_ended(process.pidfd):
                     return None
-                if not self._line.hear_of(process.pid):
+                if not self._socket.hear_of(process.pid):
                     if not self._is_lost:
                         return None
-                    self._bury()
-            for exits in (self._line.exits, self._exits):
+                    self._kill_leftovers_and_respawn()
+            for exits in (self._socket.exits, self._exits):
                 if process.pid in exits:
                     self._started.pop(process.pid, None)
                     return exits.pop(process.pid)
@@ -160,8 +165,8 @@ class GuardClient:
         """
         with self._lock:
             try:
-                message, _ = self._line.ask("orphans", self._line.next_number())
-            except NoGuardError:
+                message, _ = self._socket.ask("orphans", self._socket.next_number())
+            except GuardSilentError:
                 return [] if self._is_lost else None
             found = [(pid, tree.stat(pid)) for pid in message[2:]]
             return [(pid, seen) for pid, seen in found if seen and seen.parent == self.pid]
@@ -171,28 +176,28 @@ class GuardClient:
         """Seconds to wait before `kill` is called again; 0 unless a process does not die."""
         return self._patience.pause
 
-    def shorten_wait(self) -> None:
+    def give_up_early(self) -> None:
         """Have `kill` give up on processes that do not die after 5 s (`unkillable.TELL_AFTER`),
         because a person waits for the end."""
-        self._patience.shorten_wait()
+        self._patience.give_up_early()
 
-    def stop_was_requested(self) -> None:
+    def give_up_early_on_idle(self) -> None:
         """Have `kill` give up after the same 5 s, but only on processes that use no CPU time,
         because a stop was requested before the kill."""
-        self._patience.stop_was_requested()
+        self._patience.give_up_early_on_idle()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the guard's messages, reap foreign children, and update the process record.
 
         Called periodically, in the main thread.
         """
         with self._lock:
-            self._others.look(lambda: self._is_dead)
+            self._our_children.look(lambda: self._is_dead)
             if not self._is_dead:
-                self._line.hear()
-                self._on_record.look(dict(tree.descendants(self.pid, {self._own})))
+                self._socket.hear()
+                self._on_record.look(dict(tree.descendants(self.pid, {self._own_session})))
 
-    def mend(self) -> bool:
+    def replace_if_dead(self) -> bool:
         """If the guard has died, kill what is left of the job, and then start another guard.
 
         Returns True if there is a live guard now; False: call it again.
@@ -203,7 +208,7 @@ class GuardClient:
         with self._lock:
             if not self._is_dead:
                 return True
-            is_left = self._bury()
+            is_left = self._kill_leftovers_and_respawn()
             self._patience.look(is_left, lambda: self._left(()))
             return not is_left
 
@@ -225,7 +230,7 @@ class GuardClient:
         self._deadline = _boottime() + seconds
         self._say("within", seconds)
 
-    def kill_now(self) -> None:
+    def request_kill(self) -> None:
         """Have the guard kill all processes of the job; does not wait. Safe in any thread."""
         self._say("kill")
 
@@ -235,7 +240,7 @@ class GuardClient:
         Returns True once none of them runs any more; False: one still runs after `patience`
         seconds.
         """
-        return self._standstill.begin(self.pid, {self._own}, patience)
+        return self._standstill.begin(self.pid, {self._own_session}, patience)
 
     def continue_workers(self) -> None:
         """Send SIGCONT to the processes that `stop_workers` has stopped. Safe in any thread."""
@@ -248,33 +253,33 @@ class GuardClient:
         """
         with self._lock:
             self._dismissed = True
-            self._line.close()
-            if has_ended(self.pidfd, 0.0 if self._patience.is_over else _LAST_LOOK):
+            self._socket.close()
+            if has_ended(self.pidfd, 0.0 if self._patience.is_over else _GUARD_END_TIMEOUT):
                 os.waitpid(self.pid, 0)
             os.close(self.pidfd)
             self._on_record.close()
 
     # --- starting -------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _spawn_guard(self) -> None:
         self.pid, ours = spawn()
         self.pidfd = os.pidfd_open(self.pid)
         self._end_is_told = False
-        self._line = GuardSocket(ours, self._end_late)
+        self._socket = GuardSocket(ours, self._end_late)
         if self._cgroup is not None:
-            self._line.send("contain", self._cgroup)
+            self._socket.send("contain", self._cgroup)
             if not self._uses_cgroup:  # start nothing in it; the watcher kills what is in it
-                self._line.send("contain", "")
+                self._socket.send("contain", "")
         if self._deadline is not None:
-            self._line.send("within", self._deadline - _boottime())
+            self._socket.send("within", self._deadline - _boottime())
 
     def _start(self, program: str, payload: int, given: Sequence[int]) -> Started:
         place = self._on_record.place()
         descriptors = [payload, *self._on_record.descriptors, *given]
-        number = self._line.next_number()
+        number = self._socket.next_number()
         try:
-            message, came = self._line.ask("spawn", number, place, descriptors=descriptors)
-        except NoGuardError as error:
+            message, came = self._socket.ask("spawn", number, place, descriptors=descriptors)
+        except GuardSilentError as error:
             self._on_record.unanswered(number, place)
             why = "has ended" if self._is_dead else "does not answer"
             text = f"the guard process, which starts it, {why}"
@@ -318,25 +323,25 @@ class GuardClient:
                 reason=why,
             )
         )
-        self._line.send("contain", "")
+        self._socket.send("contain", "")
         self._uses_cgroup = False
 
     # --- killing --------------------------------------------------------------------------------
 
     def _kill(self, spared: Collection[int]) -> bool:
         try:
-            message, _ = self._line.ask("end", self._line.next_number(), sorted(spared))
-        except NoGuardError:
-            return self._bury()
+            message, _ = self._socket.ask("end", self._socket.next_number(), sorted(spared))
+        except GuardSilentError:
+            return self._kill_leftovers_and_respawn()
         if message[2] == 0:
             self._on_record.keep(spared)
         return bool(message[2])
 
     def _left(self, spared: Collection[int]) -> set[int]:
         """Returns the pids of the job's live processes, except those in the sessions `spared`."""
-        kept = {self._own, *spared}
+        kept = {self._own_session, *spared}
         found = tree.descendants(self.pid, kept)
-        for each in self._orphans() if self._is_dead else ():
+        for each in self._orphans_of_dead_guard() if self._is_dead else ():
             found += [each, *tree.descendants(each[0], kept)]
         left = {pid for pid, seen in found if seen.state not in tree.GONE}
         if self._cgroup is not None:
@@ -352,46 +357,47 @@ class GuardClient:
 
     @property
     def _is_lost(self) -> bool:
-        return self._is_dead or self._line.unanswered >= _MOST_UNANSWERED
+        """True if the guard is dead, or has left too many requests unanswered."""
+        return self._is_dead or self._socket.unanswered >= _MAX_UNANSWERED
 
-    def _replace(self) -> None:
+    def _replace_at_once(self) -> None:
         """Kill what the dead guard left behind, and start another guard at once.
 
         Raises:
             OSError: a process does not die within 5 s.
         """
-        end = time.monotonic() + _LAST_LOOK
-        while self._bury():
+        end = time.monotonic() + _GUARD_END_TIMEOUT
+        while self._kill_leftovers_and_respawn():
             if time.monotonic() > end:
                 raise OSError(0, "what the guard process left behind cannot be killed")
 
-    def _bury(self) -> bool:
+    def _kill_leftovers_and_respawn(self) -> bool:
         """End a lost guard: kill it and the processes that it has left to us.
 
         Returns True if anything was left: call it again. Once nothing is left, it starts another
         guard and returns False.
         """
-        if not self._dies():
+        if not self._end_guard():
             return True
-        self._line.hear()
-        self._exits |= self._line.exits
+        self._socket.hear()
+        self._exits |= self._socket.exits
         is_left = self._kill_orphans()
         if self._cgroup is not None:
             cgroups.kill(self._cgroup)
             is_left |= cgroups.populated(self._cgroup)
         if is_left:
-            time.sleep(_LOOK_AGAIN)
+            time.sleep(_KILL_PAUSE)
             return True
         os.waitpid(self.pid, 0)
         os.close(self.pidfd)
-        self._line.close()
-        watcher = self._line.watcher
-        if self._line.broken is not None:
+        self._socket.close()
+        watcher = self._socket.watcher
+        if self._socket.broken is not None:
             self._tell(
                 Notice(
                     "guard-lost",
-                    f"the guard process failed: {self._line.broken}",
-                    reason=str(self._line.broken),
+                    f"the guard process failed: {self._socket.broken}",
+                    reason=str(self._socket.broken),
                 )
             )
         self._losses += 1
@@ -402,12 +408,12 @@ class GuardClient:
             for path in Path(self._cgroup).glob("*/"):
                 cgroups.remove(str(path))
         self._on_record.lost_guard()
-        self._begin()
+        self._spawn_guard()
         if watcher is not None:  # the new guard has a watcher of its own
             end_child(*watcher)
         return False
 
-    def _dies(self) -> bool:
+    def _end_guard(self) -> bool:
         """Send SIGKILL to the guard if it lives, and tell a person once why it is lost.
 
         Returns True once the guard has ended; False: it still waits in the kernel.
@@ -418,37 +424,37 @@ class GuardClient:
             self._tell(
                 Notice(
                     "guard-lost",
-                    _UNHEARD.format(self.pid) if lives else _KILLED,
+                    _TEXT_SILENT.format(self.pid) if lives else _TEXT_KILLED,
                     reason="unheard" if lives else "killed",
                 )
             )
         if lives:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-        return has_ended(self.pidfd, _TO_DIE)
+        return has_ended(self.pidfd, _GUARD_KILL_TIMEOUT)
 
     def _kill_orphans(self) -> bool:
         """Kill the job's processes among our children and all below them, and reap those that have
         ended. Returns True if there was any."""
         found = False
         # All are found before any is reaped: a dead session leader still proves its session.
-        for pid, seen in self._orphans():
+        for pid, seen in self._orphans_of_dead_guard():
             found = True
-            for each in [(pid, seen), *tree.descendants(pid, {self._own})]:
+            for each in [(pid, seen), *tree.descendants(pid, {self._own_session})]:
                 tree.send(*each, signal.SIGKILL)
             if (code := reaped(pid)) is not None and pid in self._started:
                 self._exits[pid] = code
         return found
 
-    def _orphans(self) -> list[tuple[int, tree.Stat]]:
+    def _orphans_of_dead_guard(self) -> list[tuple[int, tree.Stat]]:
         inside = cgroups.members(self._cgroup) if self._cgroup is not None else ()
-        return self._others.of_the_job(inside, self._is_known)
+        return self._our_children.of_the_job(inside, self._is_known)
 
     def _is_known(self, pid: int, seen: tree.Stat) -> bool:
         return self._on_record.proves(pid, seen) or self._started.get(pid) == seen.started
 
     def _say(self, *message: object) -> None:
-        with suppress(NoGuardError):  # the guard is dead, and will be replaced
-            self._line.send(*message)
+        with suppress(GuardSilentError):  # the guard is dead, and will be replaced
+            self._socket.send(*message)
 
 
 def _boottime() -> float:
