@@ -229,7 +229,7 @@ def observers_of(
     summary = Summary(storage, plans, policy, warn)
     observers.add(log, summary, space)
     observers.view_of(summary, partial(_recall, summary, policy, journal, history, warn))()
-    journal.keep(_SUMMARY, observers.view_of(summary, summary.view))
+    journal.add_view(_SUMMARY, observers.view_of(summary, summary.view))
     observers.add_with_timers(partial(DiskLimits, limits, space, cache, notice))
     observers.add_with_timers(
         lambda call_later: CheckpointWarning(plans, job.model_dir, call_later, warn, notice)
@@ -258,7 +258,7 @@ def _recall(
         summary.replay(told_again(history.transitions, first or policy))
         return
     try:
-        summary.replay(told_again(journal.everything(history), policy))
+        summary.replay(told_again(journal.all_transitions(history), policy))
     except JournalError as error:
         text = f"the summary lacks what cannot be read: {error}"
         warn(Notice("summary-incomplete", text, reason=str(error)))

@@ -168,7 +168,7 @@ class Storage(Protocol):
         """Returns the names directly in a directory ("" is model_dir); empty if there is none."""
         ...
 
-    def local(self, path: str) -> Path:
+    def local_path(self, path: str) -> Path:
         """Returns the path of the file on this host, for a program that writes it itself."""
         ...
 

@@ -88,7 +88,7 @@ def repair(
 
 def _check_archive(journal: FileJournal, history: History) -> None:
     try:
-        for _ in journal.everything(history):
+        for _ in journal.all_transitions(history):
             pass
     except JournalError as error:
         why = error.why if isinstance(error, DamagedJournalError) else str(error)

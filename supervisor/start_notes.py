@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from supervisor.adapters.stores.journal import History
 from supervisor.adapters.stores.lock import LOCK
-from supervisor.adapters.stores.others import may_change
+from supervisor.adapters.stores.permissions import find_exposures
 from supervisor.adapters.telling.runlog import RunLog
 from supervisor.config.plan import PhasePlan
 from supervisor.core.changes import Change
@@ -43,9 +43,9 @@ def tell_start(
         place, here = str(prepared.job.remote), str(prepared.job.model_dir)
         text = f"the job is in {place}; here, in {here}"
         log.say(Notice("job-place", text, place=place, directory=here))
-    if doors := may_change(prepared.job.model_dir, LOCK, user=os.geteuid()):
-        text = f"others may change the job's files: {', '.join(doors)}; {_KEEP_OUT}"
-        log.say(Notice("files-exposed", text, place=", ".join(doors)), level="warning")
+    if exposures := find_exposures(prepared.job.model_dir, LOCK, user=os.geteuid()):
+        text = f"others may change the job's files: {', '.join(exposures)}; {_KEEP_OUT}"
+        log.say(Notice("files-exposed", text, place=", ".join(exposures)), level="warning")
     for plan in prepared.plans:
         if copies := _unmarked(plan):
             others = f" (so do {', '.join(copies[1:])})" if copies[1:] else ""

@@ -97,7 +97,7 @@ class LocalWorld:
             self._once(
                 Notice(
                     "request-unheard",
-                    f"requests in {model_dir} cannot be heard: {error}",
+                    f"requests in {model_dir} cannot be read: {error}",
                     reason=str(error),
                 )
             )
@@ -161,7 +161,7 @@ class LocalWorld:
         self._reactor.post(PhaseBegun(self._clock.now(), phase, name, newest))
 
     def _launch(self, attempt: int, phase: int, folder: str) -> Launch:
-        directory = self._storage.local(folder)
+        directory = self._storage.local_path(folder)
         return Launch(
             job=self._job,
             lineage=self._lineage,

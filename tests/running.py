@@ -71,7 +71,7 @@ class Result:
     def attempts(self) -> int:
         """The number of attempts that were started in all, from the journal."""
         journal = FileJournal(LocalStorage(self.model_dir))
-        decisions = (turn.decisions for turn in journal.everything(journal.look()))
+        decisions = (turn.decisions for turn in journal.all_transitions(journal.peek()))
         return sum(isinstance(each, StartWorkers) for each in chain.from_iterable(decisions))
 
     def events(self, *names: str, **keys: object) -> list[dict[str, Any]]:

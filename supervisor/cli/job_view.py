@@ -26,7 +26,7 @@ from supervisor.adapters.stores.journal import (
 from supervisor.adapters.stores.lease import owner_of
 from supervisor.adapters.stores.lease_places import LeaseObject
 from supervisor.adapters.stores.lock import living_owner
-from supervisor.adapters.stores.requests import ask_to_clear, to_clear
+from supervisor.adapters.stores.requests import clear_request_file, write_clear_request
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.cli.complaints import complain
 from supervisor.core.exit_codes import ExitCode
@@ -51,7 +51,7 @@ class JobView:
     policy: RestartPolicy
     owner: str | None
     """The supervisor that owns the job, in words; None: none is known."""
-    ask_to_clear: Callable[[tuple[str, ...]], None]
+    request_clear: Callable[[tuple[str, ...]], None]
     """Writes the request to take units out of quarantine; no units: all of them."""
 
 
@@ -84,12 +84,12 @@ def view(place: Path | Uri) -> JobView:
     if isinstance(place, Path):
         if place.is_file():
             raise NoJobError(f"{place} is a file: give the job's model_dir, which is a folder")
-        history = FileJournal(LocalStorage(place)).look()
-        owner, ask = living_owner(place), partial(ask_to_clear, place)
+        history = FileJournal(LocalStorage(place)).peek()
+        owner, ask = living_owner(place), partial(write_clear_request, place)
     else:
         objects = bucket(place)
         history = _history_in(objects)
-        owner, ask = _owner_in(objects), partial(_ask_in, objects)
+        owner, ask = _owner_in(objects), partial(_request_clear_in, objects)
     if history.policy is None:
         raise NoJobError(f"{place} holds no job: there is no journal with a start in it")
     return JobView(history, history.policy, owner, ask)
@@ -99,7 +99,7 @@ def _history_in(objects: Objects) -> History:
     with TemporaryDirectory() as name:
         folder = Path(name)
         bring_journal(objects, folder, lambda text: print(text, file=sys.stderr))
-        return FileJournal(LocalStorage(folder)).look()
+        return FileJournal(LocalStorage(folder)).peek()
 
 
 def _owner_in(objects: Objects) -> str | None:
@@ -110,8 +110,8 @@ def _owner_in(objects: Objects) -> str | None:
     return f"{who}, unless it has not renewed its lease for a minute"
 
 
-def _ask_in(objects: Objects, units: tuple[str, ...]) -> None:
-    objects.write(*to_clear(units))
+def _request_clear_in(objects: Objects, units: tuple[str, ...]) -> None:
+    objects.write(*clear_request_file(units))
 
 
 def print_line(line: str) -> None:

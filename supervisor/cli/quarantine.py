@@ -56,7 +56,7 @@ def clear_quarantine(place: Path | Uri, units: tuple[str, ...]) -> None:
         if each not in known:
             there = ", ".join(sorted(known)) or "nothing"
             raise ValueError(f"{each!r} is not in quarantine; in quarantine: {there}")
-    job.ask_to_clear(units)
+    job.request_clear(units)
     owner = job.owner
     who = f"{owner} does it within a minute" if owner else "the next supervisor does it first"
     print(f"asked to clear {', '.join(units) or 'all'}: {who}")

@@ -22,7 +22,7 @@ from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.adapters.processes.snapshot_memory import SnapshotMemory
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.adapters.stores.checkpoint_watcher import CheckpointWatcher
-from supervisor.adapters.stores.requests import taken
+from supervisor.adapters.stores.requests import take_requests
 from supervisor.adapters.stores.space import free_bytes
 from supervisor.core.pipes import HeldPipes
 from supervisor.engines import checkpoint_source
@@ -192,7 +192,7 @@ class _Files:
         refused: Tell,
     ) -> None:
         def hear() -> None:  # each file is removed, so report it even if the next one hangs
-            for units in taken(model_dir, refused):
+            for units in take_requests(model_dir, refused):
                 heard(units)
 
         aside(str(model_dir)).ask(hear)

@@ -74,11 +74,11 @@ before anything else happens; the others follow with them, or when the system wr
       "TellStages") | .seconds | to_entries[]] | group_by(.key)[] | {(.[0].key): map(.value) | add}'
   ```
 
-* **In Python.** `FileJournal.look` changes nothing, and `everything` reads the archive too:
+* **In Python.** `FileJournal.peek` changes nothing, and `all_transitions` reads the archive too:
 
   ```python
   journal = FileJournal(LocalStorage(Path("runs/demo")))
-  for transition in journal.everything(journal.look()):
+  for transition in journal.all_transitions(journal.peek()):
       print(transition.wall, transition.event, transition.decisions, transition.after.status)
   ```
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.stores.journal import FileJournal, JournalError, archived_name, follow
+from supervisor.adapters.stores.journal import FileJournal, JournalError, archived_name, replay
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.decisions import StartWorkers
 from supervisor.core.events import SupervisorStarted
@@ -64,7 +64,7 @@ def test_there_are_journals_of_every_format() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_journal_leads_where_it_always_led(path: Path) -> None:
-    history = follow(path.read_bytes(), JOURNAL)
+    history = replay(path.read_bytes(), JOURNAL)
     assert tuple(told(history.state).values()) == ENDS[path.stem.partition("_")[2]]
     assert history.is_outdated == (f"format{FORMAT}" not in path.stem)
 
@@ -90,7 +90,7 @@ def test_the_first_record_after_an_upgrade_follows_a_snapshot(path: Path, tmp_pa
         assert (tmp_path / archived).read_bytes() == before
         assert again.snapshot is not None
         assert again.snapshot.archived == archived
-        everything = list(FileJournal(LocalStorage(tmp_path)).everything(again))
+        everything = list(FileJournal(LocalStorage(tmp_path)).all_transitions(again))
         assert [one.event for one in everything] == [
             *(one.event for one in history.transitions),
             event,
@@ -110,7 +110,7 @@ def test_in_format_1_recorded_decisions_must_not_contradict(recorded: str, other
     text = (JOURNALS / "format1_budget.jsonl").read_text()
     assert text.count(recorded) == 1
     with pytest.raises(JournalError, match=r"does not follow .*recorded as .*(7|exit code 0), and"):
-        follow(text.replace(recorded, other).encode(), JOURNAL)
+        replay(text.replace(recorded, other).encode(), JOURNAL)
 
 
 def test_an_upgrade_in_the_middle_of_a_job(
@@ -137,12 +137,12 @@ def test_an_upgrade_in_the_middle_of_a_job(
     assert not history.is_outdated
     first, *_ = (model_dir / JOURNAL).read_bytes().splitlines()
     assert "snapshot" in json.loads(first)
-    assert len(list(journal.everything(history))) > len(history.transitions) + 5
+    assert len(list(journal.all_transitions(history))) > len(history.transitions) + 5
 
 
 def test_a_job_shrinks_without_a_bad_device_and_grows_back_at_a_checkpoint() -> None:
     """As the journal tells it, attempt by attempt."""
-    history = follow((JOURNALS / "format2_regrow.jsonl").read_bytes(), JOURNAL)
+    history = replay((JOURNALS / "format2_regrow.jsonl").read_bytes(), JOURNAL)
     starts = [d for t in history.transitions for d in t.decisions if isinstance(d, StartWorkers)]
     assert [each.num_devices for each in starts] == [None, 2, 3], "at first as the config says"
     assert [each.units for each in starts[1:]] == [("0", "2"), ("0", "2", "3")]

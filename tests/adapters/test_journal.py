@@ -18,8 +18,8 @@ from supervisor.adapters.stores.journal import (
     DamagedJournalError,
     FileJournal,
     JournalError,
-    follow,
     phases_on_record,
+    replay,
 )
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.budget import Charge
@@ -80,7 +80,7 @@ def journal(folder: Path) -> FileJournal:
 
 def unchecked(folder: Path) -> list[Transition]:
     """What is recorded, whether it follows or not."""
-    return follow((folder / JOURNAL).read_bytes(), JOURNAL, checked=False).transitions
+    return replay((folder / JOURNAL).read_bytes(), JOURNAL, checked=False).transitions
 
 
 def tell(folder: Path, *events: Event, after: int = COMPACT_AFTER) -> list[Transition]:
@@ -198,7 +198,7 @@ def test_a_torn_end_is_cut_and_kept_wherever_it_tore(tmp_path: Path) -> None:
     last = whole.rindex(b"\n", 0, -1) + 1
     for cut in (last + 1, last + 40, len(whole) - 2):
         path.write_bytes(whole[:cut])
-        assert journal(tmp_path).look().torn == cut - last
+        assert journal(tmp_path).peek().torn == cut - last
         assert path.read_bytes() == whole[:cut], "who only looks on mends nothing"
         history = journal(tmp_path).read()
         assert history.torn == cut - last
@@ -225,7 +225,7 @@ def test_a_record_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
 )
 def test_what_is_no_journal_begins_no_new_job(tmp_path: Path, content: bytes) -> None:
     (tmp_path / JOURNAL).write_bytes(content)
-    for look in (journal(tmp_path).look, journal(tmp_path).read):
+    for look in (journal(tmp_path).peek, journal(tmp_path).read):
         with pytest.raises(DamagedJournalError, match=r"line 1 is damaged: .*; move it away"):
             look()
     assert (tmp_path / JOURNAL).read_bytes() == content
@@ -260,10 +260,10 @@ def test_who_reads_a_segment_sees_that_it_was_changed_or_is_gone(tmp_path: Path)
     data = oldest.read_bytes()
     oldest.write_bytes(data.replace(b'"attempt":1', b'"attempt":2'))
     with pytest.raises(DamagedJournalError, match=rf"{oldest.name} was changed, or is damaged"):
-        list(journal(tmp_path).everything(history))
+        list(journal(tmp_path).all_transitions(history))
     oldest.unlink()
     with pytest.raises(JournalError, match=rf"{oldest.name} is missing"):
-        list(journal(tmp_path).everything(history))
+        list(journal(tmp_path).all_transitions(history))
 
 
 LINE = {"v": 1, "time": NOW.isoformat(), "decisions": []}
@@ -332,7 +332,7 @@ def test_a_journal_of_another_kind_is_refused(content: str, message: str, tmp_pa
 def test_no_folder_but_that_of_a_phase_is_taken_from_it(name: str, tmp_path: Path) -> None:
     tell(tmp_path, STORY[0], PhaseBegun(0.1, 0, name, None))
     with pytest.raises(DamagedJournalError, match=r"journal\.jsonl line 2 says .* folder .*; move"):
-        journal(tmp_path).look()
+        journal(tmp_path).peek()
 
 
 def test_what_cannot_be_written_or_read_is_a_journal_error(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_a_torn_end_that_cannot_be_cut_is_a_journal_error(tmp_path: Path) -> Non
     tell(tmp_path, *STORY[:3])
     (tmp_path / JOURNAL).write_bytes((tmp_path / JOURNAL).read_bytes() + b"torn")
     (tmp_path / f".{JOURNAL}.tmp").mkdir()  # where the mended one would be written
-    with pytest.raises(JournalError, match=r"cannot be mended: .*it is a folder"):
+    with pytest.raises(JournalError, match=r"cannot be repaired: .*it is a folder"):
         journal(tmp_path).read()
 
 
@@ -471,21 +471,21 @@ def test_compaction_loses_nothing_wherever_it_is_killed(tmp_path: Path, writes: 
             storage.writes = 1 << 30
             current = FileJournal(storage, compact_after=3)
             history = current.read()
-            assert len(list(current.everything(history))) == told
+            assert len(list(current.all_transitions(history))) == told
             current.append(transition, durable=True)
         state, told = after, told + 1
     history = journal(tmp_path).read()
     assert history.state.durable() == state.durable()
     assert len(history.transitions) <= 3
-    everything = list(journal(tmp_path).everything(history))
+    everything = list(journal(tmp_path).all_transitions(history))
     assert [one.event for one in everything] == [*STORY, *STORY]
     assert history.past == reduce(Past.after, everything, Past())
 
 
 def test_a_view_of_the_past_is_in_every_snapshot(tmp_path: Path) -> None:
     kept = FileJournal(LocalStorage(tmp_path), compact_after=3)
-    kept.keep("summary", lambda: {"attempts": 3})
-    kept.keep("broken", lambda: None)
+    kept.add_view("summary", lambda: {"attempts": 3})
+    kept.add_view("broken", lambda: None)
     state = JobState()
     for event in STORY:
         after, decisions = step(state, event, POLICY)

@@ -232,7 +232,7 @@ class Losing(LocalStorage):
 
     def replace(self, path: str, data: bytes) -> None:
         super().replace(path, data)
-        self.local(path).unlink()
+        self.local_path(path).unlink()
 
 
 def test_an_owner_file_that_is_lost_at_once_is_written_again_too(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from supervisor.adapters.stores.fetch import epoch_after, fetch, read_growing
 from supervisor.adapters.stores.journal import DamagedJournalError, FileJournal, History
 from supervisor.adapters.stores.mirror import Mirror, MirroredStorage
-from supervisor.adapters.stores.requests import taken
+from supervisor.adapters.stores.requests import take_requests
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.files.segments import ARCHIVE, JOURNAL, SUFFIX, Segment
 from supervisor.ports import UnavailableError
@@ -266,7 +266,7 @@ def test_what_people_ask_in_the_bucket_is_asked_here_once(
     objects.write(too_long, b"[]")
     assert opened().close() is None
     assert objects.objects.pop(too_long).data == b"[]"
-    assert list(taken(folder, print)) == [("3",)]
+    assert list(take_requests(folder, print)) == [("3",)]
     assert objects.list("requests").objects == {}
 
 
@@ -320,12 +320,12 @@ def test_a_journal_that_the_bucket_has_lost_begins_no_new_job(
     """Neither on a host that has a copy nor on another; both read the archive in the bucket."""
     compacted(folder)
     assert opened().close() is None
-    before = FileJournal(LocalStorage(folder)).look()
+    before = FileJournal(LocalStorage(folder)).peek()
     for host in (folder, tmp_path / "there"):
         fetched(objects, host)
         mirror = Mirror(objects, host, 2, pytest.fail)
         journal = FileJournal(MirroredStorage(LocalStorage(host), mirror, lambda: False))
-        assert len(list(journal.everything(journal.read()))) == len(STORY)
+        assert len(list(journal.all_transitions(journal.read()))) == len(STORY)
     assert not (tmp_path / "there" / ARCHIVE).exists(), "only who needs it reads it"
     assert before.snapshot is not None
     for name in list(objects.list(f"{JOURNAL}{SUFFIX}").objects):

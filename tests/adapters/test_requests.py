@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.stores.requests import ask_to_clear, taken
+from supervisor.adapters.stores.requests import take_requests, write_clear_request
 
 
 def heard(model_dir: Path) -> tuple[list[tuple[str, ...]], list[str]]:
     """The requests, and what was refused."""
     refused: list[str] = []
-    return list(taken(model_dir, refused.append)), refused
+    return list(take_requests(model_dir, refused.append)), refused
 
 
 def test_a_request_is_heard_once_and_nothing_is_nothing(tmp_path: Path) -> None:
     assert heard(tmp_path) == ([], [])
-    ask_to_clear(tmp_path, ("host2", "5"))
-    ask_to_clear(tmp_path, ())
+    write_clear_request(tmp_path, ("host2", "5"))
+    write_clear_request(tmp_path, ())
     requests, refused = heard(tmp_path)
     assert (sorted(requests), refused) == ([(), ("host2", "5")], [])
     assert heard(tmp_path) == ([], [])
@@ -39,7 +39,7 @@ def test_a_request_is_heard_once_and_nothing_is_nothing(tmp_path: Path) -> None:
 def test_what_is_no_request_stays_and_holds_up_no_other(
     tmp_path: Path, content: str, why: str
 ) -> None:
-    ask_to_clear(tmp_path, ("5",))
+    write_clear_request(tmp_path, ("5",))
     (request,) = (tmp_path / "requests").iterdir()
     hostile = request.with_name(f"0{request.name}")
     hostile.write_text(content)
@@ -50,7 +50,7 @@ def test_what_is_no_request_stays_and_holds_up_no_other(
 
 
 def test_what_is_no_file_is_no_request(tmp_path: Path) -> None:
-    ask_to_clear(tmp_path, ("5",))
+    write_clear_request(tmp_path, ("5",))
     (request,) = (tmp_path / "requests").iterdir()
     os.mkfifo(request.with_name(f"0{request.name}"))
     request.with_name(f"1{request.name}").symlink_to("/dev/zero")
@@ -64,7 +64,7 @@ def test_a_folder_that_leads_elsewhere_is_not_read(tmp_path: Path) -> None:
     elsewhere, model_dir = tmp_path / "elsewhere", tmp_path / "job"
     elsewhere.mkdir()
     model_dir.mkdir()
-    ask_to_clear(elsewhere, ("5",))
+    write_clear_request(elsewhere, ("5",))
     (model_dir / "requests").symlink_to(elsewhere / "requests")
     requests, refused = heard(model_dir)
     assert requests == []
@@ -73,5 +73,5 @@ def test_a_folder_that_leads_elsewhere_is_not_read(tmp_path: Path) -> None:
 
 
 def test_names_are_bounded_and_printable(tmp_path: Path) -> None:
-    ask_to_clear(tmp_path, ("a\x1b[2J", "x" * 300))
+    write_clear_request(tmp_path, ("a\x1b[2J", "x" * 300))
     assert heard(tmp_path)[0] == [("a\\x1b[2J", "x" * 200)]

@@ -73,7 +73,7 @@ def goes_on(folder: Path) -> JobState:
     assert state.attempt >= ATTEMPTS
     again = FileJournal(storage)
     assert again.read().state.durable() == state.durable()
-    assert list(again.everything(again.read()))
+    assert list(again.all_transitions(again.read()))
     return state
 
 
@@ -152,7 +152,7 @@ def test_what_segments_tell_is_not_lost_with_the_journal(
     assert after.past.directories == before.past.directories
     if journal:
         assert after.state.durable() == before.state.durable()
-        assert len(list(FileJournal(storage).everything(after))) == len(STORY)
+        assert len(list(FileJournal(storage).all_transitions(after))) == len(STORY)
     else:
         assert after.state.durable() == before.snapshot.state
 
@@ -169,7 +169,7 @@ def test_every_beginning_may_be_damaged(tmp_path: Path) -> None:
     assert repair(storage, NOW, 0) is not None
     after = FileJournal(storage).read()
     assert after.state.durable() == before.state.durable()
-    everything = [one.event for one in FileJournal(storage).everything(after)]
+    everything = [one.event for one in FileJournal(storage).all_transitions(after)]
     assert everything == list(STORY)
 
 
@@ -182,7 +182,7 @@ def test_a_line_has_one_end(tmp_path: Path) -> None:
     assert len(data.split(b"\r")) == 2
     assert repair(storage, NOW, 0) is not None
     history = FileJournal(storage).read()
-    assert len(list(FileJournal(storage).everything(history))) == len(STORY)
+    assert len(list(FileJournal(storage).all_transitions(history))) == len(STORY)
 
 
 def test_a_damaged_first_line_without_segments_costs_that_line_alone(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_damaged_first_line_without_segments_costs_that_line_alone(tmp_path: P
     assert "1 line behind it counts no more" in done
     after = FileJournal(storage).read()
     assert (after.state.durable(), after.config) == (before.state.durable(), None)
-    assert len(list(FileJournal(storage).everything(after))) == len(STORY)
+    assert len(list(FileJournal(storage).all_transitions(after))) == len(STORY)
 
 
 def test_a_newer_journal_is_no_damaged_one(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_replaced_and_read_back(tmp_path: Path) -> None:
     storage.replace("a.json", b"two")
     assert storage.read("a.json", 1 << 20) == b"two"
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
-    assert storage.local("a.json") == tmp_path / "a.json"
+    assert storage.local_path("a.json") == tmp_path / "a.json"
 
 
 def test_a_reader_never_sees_half_of_it(tmp_path: Path) -> None:

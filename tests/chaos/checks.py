@@ -149,7 +149,7 @@ def _attempts(job: Job) -> str:
     journal = FileJournal(LocalStorage(job.model_dir))
     decided = [
         decision.attempt
-        for transition in journal.everything(journal.look())
+        for transition in journal.all_transitions(journal.peek())
         for decision in transition.decisions
         if isinstance(decision, StartWorkers)
     ]

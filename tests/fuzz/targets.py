@@ -30,7 +30,7 @@ from supervisor.adapters.stores.journal import FileJournal, JournalError
 from supervisor.adapters.stores.lease import owner_of
 from supervisor.adapters.stores.lock import OWNER, living_owner
 from supervisor.adapters.stores.log_input import digest_of
-from supervisor.adapters.stores.requests import taken
+from supervisor.adapters.stores.requests import take_requests
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.summary import Summary
 from supervisor.cli.explained import OwnRules, explained, explained_body
@@ -215,7 +215,7 @@ def _shown(job: Path) -> None:
 
 def _taken(model_dir: Path) -> list[str]:
     told: list[str] = []
-    heard = list(taken(model_dir, told.append))
+    heard = list(take_requests(model_dir, told.append))
     return [*told, *(unit for units in heard for unit in units)]
 
 

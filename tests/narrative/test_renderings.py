@@ -49,7 +49,7 @@ def played(simulation: Simulation) -> Played:
     simulation.run()
     turns = [moment.what for moment in simulation.moments if not isinstance(moment.what, str)]
     journal, policy = FileJournal(simulation.disk), simulation.scenario.policy
-    kept = list(journal.everything(journal.read()))
+    kept = list(journal.all_transitions(journal.read()))
     return Played(list(told_again(turns, policy)), kept, policy)
 
 

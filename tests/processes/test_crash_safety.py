@@ -95,7 +95,7 @@ def test_a_hundred_kills_at_any_moment(supervise: Supervise, tmp_path: Path) -> 
     assert set(started) <= set(told), "nothing is started that is not journalled first"
     crashed = {int(number) for what, number, _ in noted if what == "crash"}
     journal = FileJournal(LocalStorage(model_dir))
-    transitions = list(journal.everything(journal.read()))
+    transitions = list(journal.all_transitions(journal.read()))
     charged = {
         t.before.attempt for t in transitions if t.after.budget.restarts > t.before.budget.restarts
     }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.stores.journal import FileJournal, JournalError, follow
+from supervisor.adapters.stores.journal import FileJournal, JournalError, replay
 from supervisor.adapters.stores.lease import Lease, LeaseTimes
 from supervisor.adapters.stores.lease_places import LEASE, LeaseFile
 from supervisor.adapters.stores.lock import DirectoryLock
@@ -83,17 +83,17 @@ def test_wherever_a_line_is_damaged_what_was_before_it_counts(path: Path, tmp_pa
         model_dir.mkdir()
         data = b"".join([*lines[:number], b"{\n", *lines[number + 1 :]])
         (model_dir / JOURNAL).write_bytes(data)
-        before = follow(b"".join(lines[:number]), JOURNAL)
+        before = replay(b"".join(lines[:number]), JOURNAL)
         assert main(["repair", str(model_dir)]) == 0
         journal = FileJournal(LocalStorage(model_dir))
         history = journal.read()
         if before.policy is None:
             begins_with_config = number == 0 and b'"config":' in lines[0] and b'"n":' in lines[0]
-            before = follow(path.read_bytes(), JOURNAL) if begins_with_config else before
+            before = replay(path.read_bytes(), JOURNAL) if begins_with_config else before
         assert history.state.attempt >= before.state.attempt
         told = replace(history.state.durable(), attempt=before.state.attempt)
         assert told == before.state.durable()
-        assert len(list(journal.everything(history))) == len(before.transitions)
+        assert len(list(journal.all_transitions(history))) == len(before.transitions)
         assert kept(model_dir) == data
 
 
@@ -106,9 +106,9 @@ def test_what_somebody_changed_in_a_record_is_believed_once_it_is_repaired(
     journal = model_dir / JOURNAL
     journal.write_bytes(journal.read_bytes().replace(b'"attempt":2', b'"attempt":7'))
     with pytest.raises(JournalError, match="does not follow from those before it"):
-        FileJournal(LocalStorage(model_dir)).look()
+        FileJournal(LocalStorage(model_dir)).peek()
     assert main(["repair", str(model_dir)]) == 0
-    assert FileJournal(LocalStorage(model_dir)).look().state.attempt == 7
+    assert FileJournal(LocalStorage(model_dir)).peek().state.attempt == 7
 
 
 def test_no_job_is_repaired_where_there_is_none_or_a_supervisor_runs(
@@ -220,7 +220,7 @@ def test_an_attempt_behind_the_damage_keeps_its_number_without_a_folder(tmp_path
     (tmp_path / JOURNAL).write_bytes(b"".join([*lines[:start], b"{\n", *lines[start:]]))
     assert main(["repair", str(tmp_path)]) == 0
     state = FileJournal(LocalStorage(tmp_path)).read().state
-    assert state.attempt == follow(b"".join(lines), JOURNAL).state.attempt
+    assert state.attempt == replay(b"".join(lines), JOURNAL).state.attempt
 
 
 def test_a_record_that_is_gone_takes_no_number_with_it(

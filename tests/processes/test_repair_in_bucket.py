@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.adapters.stores.bucket import bucket
 from supervisor.adapters.stores.fetch import epoch_after, read_growing
-from supervisor.adapters.stores.journal import follow
+from supervisor.adapters.stores.journal import replay
 from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.cli.main import main
 from supervisor.files.attempts import is_phase_folder
@@ -99,7 +99,7 @@ def test_a_journal_that_is_gone_is_rebuilt_from_its_segments(
     config["trainer"]["init"]["model_dir"] = str(place)
     assert supervise(config).code == 76
     data = b"".join(journal(objects))
-    segment = archived_name(follow(data, JOURNAL), data)
+    segment = archived_name(replay(data, JOURNAL), data)
     objects.write(segment, data)
     for name in objects.list(f"{JOURNAL}{SUFFIX}").objects:
         objects.delete(f"{JOURNAL}{SUFFIX}/{name}")

@@ -20,7 +20,7 @@ from tests.running import Start, command_config, eventually
 def recorded(model_dir: Path) -> list[Transition]:
     """All that the journal tells."""
     journal = FileJournal(LocalStorage(model_dir))
-    return list(journal.everything(journal.look()))
+    return list(journal.all_transitions(journal.peek()))
 
 
 def told(transitions: list[Transition], attempt: int) -> list[TellStages]:

@@ -74,7 +74,7 @@ class FakeStorage:
         found = (name.removeprefix(below) for name in self.content if name.startswith(below))
         return sorted({name.split("/")[0] for name in found})
 
-    def local(self, path: str) -> Path:
+    def local_path(self, path: str) -> Path:
         """See `ports.Storage`."""
         return Path("/nowhere") / path
 

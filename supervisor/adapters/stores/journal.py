@@ -84,7 +84,7 @@ class FileJournal:
         self._state: dict[str, Any] | None = None
         """The last recorded durable state as JSON; None: the next record must contain all of it."""
 
-    def keep(self, name: str, view: _VIEW) -> None:
+    def add_view(self, name: str, view: _VIEW) -> None:
         """Put the JSON that `view` returns into every snapshot, under `name`, unless it is None."""
         self._views[name] = view
 
@@ -96,7 +96,7 @@ class FileJournal:
         Raises:
             JournalError: the record could not be written.
         """
-        now = self._standing()
+        now = self._loaded_history()
         if now.number and (now.is_outdated or self._records >= self._compact_after):
             self._compact(now, transition.wall)
         state = encode(transition.after.durable(), JobState)
@@ -115,12 +115,12 @@ class FileJournal:
 
     def record_config(self, wall: datetime, config: list[dict[str, Any]], diff: list[str]) -> None:
         """Append a record of the resolved config of every phase, and of its changes, `diff`."""
-        now = self._standing()
+        now = self._loaded_history()
         line = line_of_config(now.number + 1, writer(), wall, config, diff)
         self._write(line, durable=True)
         now.number, now.config = now.number + 1, config
 
-    def _standing(self) -> History:
+    def _loaded_history(self) -> History:
         if self._now is None:
             self.read()
         assert self._now is not None
@@ -178,7 +178,7 @@ class FileJournal:
         Raises:
             JournalError: the journal cannot be read, or is damaged in another way.
         """
-        history, data = self._look()
+        history, data = self._replay_file()
         whole = data[: len(data) - history.torn]
         if not whole.endswith(b"\n") and whole:
             whole += b"\n"
@@ -199,15 +199,15 @@ class FileJournal:
         self._state = encode(history.state.durable(), JobState) if is_known else None
         return history
 
-    def look(self) -> History:
+    def peek(self) -> History:
         """Returns the job's history and changes nothing: another process may be writing the file.
 
         Raises:
             JournalError: see `read`.
         """
-        return self._look()[0]
+        return self._replay_file()[0]
 
-    def everything(self, history: History) -> Iterator[Transition]:
+    def all_transitions(self, history: History) -> Iterator[Transition]:
         """Yields all transitions that led to `history`, which `read` returned: archived ones first.
 
         Raises:
@@ -219,7 +219,7 @@ class FileJournal:
             segments.append(archived)
             archived = self._named_by(archived)
         for name in reversed(segments):
-            yield from follow(self._segment(name), name, checked=False).transitions
+            yield from replay(self._segment(name), name, checked=False).transitions
         yield from history.transitions
 
     def _named_by(self, name: str) -> str | None:
@@ -234,26 +234,26 @@ class FileJournal:
     def _segment(self, name: str) -> bytes:
         data = content(self._storage, name)
         if data is None:
-            raise JournalError(f"{name} is missing: the records in it cannot be told")
+            raise JournalError(f"{name} is missing: its records cannot be read")
         check_unchanged(name, data)
         return data
 
-    def _look(self) -> tuple[History, bytes]:
+    def _replay_file(self) -> tuple[History, bytes]:
         """Returns the history and the content of the file, whose last `torn` bytes are left out."""
         data = content(self._storage, JOURNAL)
         if not data:
-            self._check_nothing_was(data)
+            self._check_no_past(data)
             return History(), b""
         end = data.rfind(b"\n") + 1
         is_torn = 0 < end < len(data) and not _is_whole(data[end:])
-        history = follow(data[:end] if is_torn else data, JOURNAL)
+        history = replay(data[:end] if is_torn else data, JOURNAL)
         history.torn = len(data) - end if is_torn else 0
         if history.past.reached is not None:
             recovery = Recovery(reached=history.past.reached)
             history.state = replace(history.state, recovery=recovery)
         return history, data
 
-    def _check_nothing_was(self, data: bytes | None) -> None:
+    def _check_no_past(self, data: bytes | None) -> None:
         """Check that a job whose journal has no records has no past.
 
         `data` is the file's content: empty, which no crash leaves, or None if the file is missing.
@@ -280,7 +280,8 @@ class FileJournal:
                 self._storage.replace(history.torn_kept, torn)
             self._storage.replace(JOURNAL, whole)
         except OSError as error:
-            raise JournalError(f"{JOURNAL} cannot be mended: {error.strerror}") from error
+            text = f"the last line of {JOURNAL} is incomplete, and cannot be repaired"
+            raise JournalError(f"{text}: {error.strerror}") from error
 
 
 def content(storage: Storage, name: str) -> bytes | None:
@@ -329,12 +330,12 @@ def phases_on_record(storage: Storage) -> Sequence[str]:
     """Returns the folders of the phases in the journal, oldest first. Returns none if the journal
     cannot be read: the next `read` raises that error."""
     try:
-        return FileJournal(storage).look().past.directories
+        return FileJournal(storage).peek().past.directories
     except JournalError:
         return ()
 
 
-def follow(lines: bytes, name: str, *, checked: bool = True) -> History:
+def replay(lines: bytes, name: str, *, checked: bool = True) -> History:
     """Returns the history that the whole `lines` of the file `name` lead to.
 
     `checked`: also check that each record follows from those before it.

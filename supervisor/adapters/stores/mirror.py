@@ -255,7 +255,7 @@ class Mirror:
                     self._tell(
                         Notice(
                             "request-unheard",
-                            f"a request in the bucket cannot be heard: {error}",
+                            f"a request in the bucket cannot be read: {error}",
                             reason=str(error),
                         )
                     )
@@ -364,9 +364,9 @@ class MirroredStorage:
         """See `ports.Storage`. For the archive these are the names in the bucket."""
         return self._mirror.archived() if path == ARCHIVE else self._storage.names(path)
 
-    def local(self, path: str) -> Path:
+    def local_path(self, path: str) -> Path:
         """See `ports.Storage`."""
-        return self._storage.local(path)
+        return self._storage.local_path(path)
 
 
 def _words(error: OSError) -> str:

@@ -22,12 +22,12 @@ _MAX_SIZE = 64 << 10
 """Bytes of a request; enough for some thousand names."""
 _MAX_NAME = 200
 _MAX_REQUESTS = 100
-"""The most requests that one call of `taken` reads."""
+"""The most requests that one call of `take_requests` reads."""
 
 
-def ask_to_clear(model_dir: Path, units: tuple[str, ...]) -> None:
+def write_clear_request(model_dir: Path, units: tuple[str, ...]) -> None:
     """Write the request to end the quarantine of `units` (empty: of all units) into `model_dir`."""
-    path, data = to_clear(units)
+    path, data = clear_request_file(units)
     target = model_dir / path
     target.parent.mkdir(exist_ok=True)
     written = target.with_name(f".{target.name}.tmp")
@@ -36,12 +36,12 @@ def ask_to_clear(model_dir: Path, units: tuple[str, ...]) -> None:
     written.replace(target)
 
 
-def to_clear(units: tuple[str, ...]) -> tuple[str, bytes]:
+def clear_request_file(units: tuple[str, ...]) -> tuple[str, bytes]:
     """Returns the same request as a file: its path relative to model_dir, and its content."""
     return f"{_FOLDER}/{uuid.uuid4().hex}{_SUFFIX}", json.dumps(list(units)).encode()
 
 
-def taken(model_dir: Path, refused: Tell) -> Iterator[tuple[str, ...]]:
+def take_requests(model_dir: Path, refused: Tell) -> Iterator[tuple[str, ...]]:
     """Yields the units of each request in `model_dir`, and removes its file.
 
     A file that is no valid request stays where it is, and `refused` gets a notice about it.
@@ -58,7 +58,7 @@ def taken(model_dir: Path, refused: Tell) -> Iterator[tuple[str, ...]]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            text = f"a request cannot be heard: {error}"
+            text = f"a request cannot be read: {error}"
             refused(Notice("request-unheard", text, reason=str(error)))
             continue
         removal.file(Place.REQUEST, file, below=model_dir)

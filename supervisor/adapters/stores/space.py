@@ -329,9 +329,9 @@ class RoomMakingStorage:
         """See `ports.Storage`."""
         return self._storage.names(path)
 
-    def local(self, path: str) -> Path:
+    def local_path(self, path: str) -> Path:
         """See `ports.Storage`."""
-        return self._storage.local(path)
+        return self._storage.local_path(path)
 
     def _with_room(self, write: Callable[[], T]) -> T:
         while True:

@@ -30,11 +30,11 @@ class LocalStorage:
 
     def read(self, path: str, limit: int) -> bytes:
         """See `ports.Storage`."""
-        return read(self.local(path), limit, below=self._root)
+        return read(self.local_path(path), limit, below=self._root)
 
     def replace(self, path: str, data: bytes) -> None:
         """See `ports.Storage`."""
-        target = self.local(path)
+        target = self.local_path(path)
         temporary = target.with_name(f".{target.name}{self._writer}.tmp")
         try:
             with removal.temporary(temporary, below=self._root) as file:
@@ -52,7 +52,7 @@ class LocalStorage:
         self, path: str, data: bytes, *, at: int | None = None, durable: bool = False
     ) -> None:
         """See `ports.Storage`."""
-        target = self.local(path)
+        target = self.local_path(path)
         with opened(target, create=not at, below=self._root) as file:
             descriptor = file.fileno()
             size = os.fstat(descriptor).st_size
@@ -71,7 +71,7 @@ class LocalStorage:
         made = False
         here = os.open(self._root, _FOLDER & ~os.O_NOFOLLOW)
         try:
-            for name in self.local(path).relative_to(self._root).parts:
+            for name in self.local_path(path).relative_to(self._root).parts:
                 made = _made(name, here, durable=durable)
                 above, here = here, os.open(name, _FOLDER, dir_fd=here)
                 os.close(above)
@@ -83,7 +83,7 @@ class LocalStorage:
         """See `ports.Storage`."""
         try:
             if path:
-                folder = descriptor_of(self.local(path), self._root, _LISTED)
+                folder = descriptor_of(self.local_path(path), self._root, _LISTED)
             else:
                 folder = os.open(self._root, _LISTED & ~os.O_NOFOLLOW)
         except (FileNotFoundError, NotADirectoryError):
@@ -94,7 +94,7 @@ class LocalStorage:
         finally:
             os.close(folder)
 
-    def local(self, path: str) -> Path:
+    def local_path(self, path: str) -> Path:
         """See `ports.Storage`."""
         if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
             raise OSError(errno.EINVAL, f"{path!r} is no path below {self._root}", path)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from supervisor.adapters.stores.others import may_change
+from supervisor.adapters.stores.permissions import find_exposures
 
 LOCK = ".lock"
 NOBODY = 65534
@@ -26,7 +26,7 @@ def model_dir() -> Iterator[Path]:
 
 def test_what_only_root_can_change_is_not_told(model_dir: Path) -> None:
     (model_dir / LOCK).touch(0o600)
-    assert may_change(model_dir, LOCK, user=0) == []
+    assert find_exposures(model_dir, LOCK, user=0) == []
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_a_directory_that_others_may_write(
 ) -> None:
     os.chown(model_dir, 0, group)
     model_dir.chmod(mode)
-    assert may_change(model_dir, LOCK, user=0) == [told.format(model_dir)]
-    assert may_change(model_dir, LOCK, user=NOBODY) == [], "only root is told"
+    assert find_exposures(model_dir, LOCK, user=0) == [told.format(model_dir)]
+    assert find_exposures(model_dir, LOCK, user=NOBODY) == [], "only root is told"
 
 
 def test_a_directory_of_somebody_else(model_dir: Path) -> None:
     os.chown(model_dir, NOBODY, 0)
-    assert may_change(model_dir, LOCK, user=0) == [f"{model_dir} belongs to uid {NOBODY}"]
+    assert find_exposures(model_dir, LOCK, user=0) == [f"{model_dir} belongs to uid {NOBODY}"]
 
 
 def test_a_directory_above_in_which_it_can_be_replaced(model_dir: Path) -> None:
@@ -56,10 +56,10 @@ def test_a_directory_above_in_which_it_can_be_replaced(model_dir: Path) -> None:
     link.symlink_to(model_dir)
     model_dir.parent.chmod(0o777)
     for path in (model_dir, link):
-        told = may_change(path, LOCK, user=0)
+        told = find_exposures(path, LOCK, user=0)
         assert told == [f"{model_dir.parent} can be written by everyone"]
     model_dir.parent.chmod(0o1777)
-    assert may_change(model_dir, LOCK, user=0) == []
+    assert find_exposures(model_dir, LOCK, user=0) == []
 
 
 @pytest.mark.parametrize("user", [0, 1])
@@ -70,11 +70,11 @@ def test_a_lock_that_others_may_hold(model_dir: Path, user: int) -> None:
     path = model_dir / LOCK
     told = [f"{path} belongs to uid {NOBODY}"]
     told += [f"{path} can be opened by others (mode 644, not 600)"]
-    assert may_change(model_dir, LOCK, user=user) == told
+    assert find_exposures(model_dir, LOCK, user=user) == told
 
 
 def test_what_cannot_be_looked_at_is_told(model_dir: Path) -> None:
     name = "x" * 300  # too long for any file system
     told = "cannot be looked at (File name too long)"
-    assert may_change(model_dir, name, user=0) == [f"{model_dir / name} {told}"]
-    assert f"{model_dir / name} {told}" in may_change(model_dir / name, LOCK, user=0)
+    assert find_exposures(model_dir, name, user=0) == [f"{model_dir / name} {told}"]
+    assert f"{model_dir / name} {told}" in find_exposures(model_dir / name, LOCK, user=0)

@@ -15,7 +15,7 @@ from pathlib import Path
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def may_change(directory: Path, lock: str, *, user: int) -> list[str]:
+def find_exposures(directory: Path, lock: str, *, user: int) -> list[str]:
     """Returns what lets others than `user` and root change `directory`, or lock the file `lock` in
     it; one sentence each.
 
