@@ -38,9 +38,9 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import JobState
 from supervisor.diagnosis.redaction import Redactor
-from supervisor.engines.announcing import sources
 from supervisor.engines.engine import Engine
 from supervisor.engines.local import LocalEngine
+from supervisor.engines.preemption_sources import preemption_sources
 from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.this_host import ThisHost
 from supervisor.guard_keeper import contain, guarded, swept
@@ -300,10 +300,8 @@ def _watch_for_preemption(
     def post_notice(notice: Notice) -> None:
         reactor.post(Noticed(clock.now(), notice))
 
-    announcement_sources = sources(config, _marked(job, lineage), guard)
-    watch = PreemptionWatch(
-        announcement_sources, on_preemption, on_maintenance, post_notice, redactor.text
-    )
+    sources = preemption_sources(config, _marked(job, lineage), guard)
+    watch = PreemptionWatch(sources, on_preemption, on_maintenance, post_notice, redactor.text)
     stack.callback(watch.close)
     return watch
 

@@ -24,7 +24,7 @@ from supervisor.core.events import Noticed
 from supervisor.engines.probing.device_probe import DeviceProbe, ProbeLimits
 from supervisor.engines.probing.units import ProbeAnswer
 from supervisor.engines.this_host import ThisHost
-from supervisor.engines.worker_environment import visible
+from supervisor.engines.worker_environment import visibility_variables
 from supervisor.host.notice import Notice
 from supervisor.prepare import prepare
 from supervisor.protocol import simulated
@@ -45,7 +45,7 @@ def shown(bench: Bench, places: list[int]) -> dict[str, str]:
     if len(places) == bench.count:
         return {}
     try:
-        return visible(_plan(bench), [str(place) for place in places], os.environ)
+        return visibility_variables(_plan(bench), [str(place) for place in places], os.environ)
     except (ValueError, OSError) as error:
         raise Skipped(str(error)) from error
 

@@ -17,7 +17,7 @@ import sys
 
 def run_plainly(why):  # type: (str) -> None
     """Exec the interpreter on the program without the bootstrap; `why` is told in run.log."""
-    text = "the program runs as it is, without the bootstrap: " + why
+    text = "the program runs unchanged, without the bootstrap: " + why
     try:
         line = '{"v":1,"kind":"notice","code":"bootstrap-left-out","text":"' + text + '"}\n'
         os.write(int(os.environ["SUPERVISE_PROGRESS_FD"]), line.encode())

@@ -33,7 +33,7 @@ _BOUND = 20.0
 there is no worker that it might have to stop."""
 
 
-def newest(place: Path | Uri) -> int | None:
+def newest_checkpoint(place: Path | Uri) -> int | None:
     """Returns the newest committed step that is in `place` now; None: there is none.
 
     For the main loop: it does not block for long on a file system that hangs (`host.aside`).
@@ -58,7 +58,7 @@ def unmarked_copies(place: Path | Uri) -> tuple[str, ...]:
     return bucket_checkpoints.unmarked_copies(_objects(place))
 
 
-def exists(file: Uri) -> bool:
+def object_exists(file: Uri) -> bool:
     """True if the object `file` exists.
 
     Raises:

@@ -78,7 +78,7 @@ class Launch:
         return len(self.hosts) or 1
 
     @property
-    def is_placed(self) -> bool:
+    def needs_placement(self) -> bool:
         """Whether we must tell a worker which devices to use. A single worker finds all of them
         itself."""
         is_part = bool(self.units) and self.units != self.plan.units
@@ -124,8 +124,10 @@ class Launch:
 
         Later ones win: `environ`, then `env_file` and `env_secrets`, then `env` of the config.
         """
-        whole = environment.PLACED if self.plan.platform == "tpu" else environment.STALE_TOPOLOGY
-        stale = whole if self.is_placed else ()
+        whole = (
+            environment.ALL_TOPOLOGY if self.plan.platform == "tpu" else environment.STALE_TOPOLOGY
+        )
+        stale = whole if self.needs_placement else ()
         kept = {name: value for name, value in environ.items() if name not in stale}
         given = self.plan.env.items()
         return {
@@ -134,7 +136,7 @@ class Launch:
             **{name: placeholders.expand(text, values) for name, text in given},
         }
 
-    def told(self, rank: int, faults: Sequence[InjectedFault]) -> dict[str, str]:
+    def protocol_variables(self, rank: int, faults: Sequence[InjectedFault]) -> dict[str, str]:
         """Returns the worker protocol's variables for one rank, with those of `faults` that are its
         own."""
         plan = self.plan

@@ -32,14 +32,14 @@ from supervisor.engines.hearing import Hearing
 from supervisor.engines.host_port import Compilations, Host, MainLoop
 from supervisor.engines.judging import Seen, judged, redacted, seen_of
 from supervisor.engines.launch import Launch, Start
+from supervisor.engines.pattern_warning import UnmatchedPatternWarning
 from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.probing.units import ProbeAnswer
 from supervisor.engines.snapshot_keeper import SnapshotKeeper
 from supervisor.engines.stack_dumps import dump_stacks
 from supervisor.engines.starting import WorkerStarter
 from supervisor.engines.survivors import SurvivorWatch
-from supervisor.engines.unmatched import Unmatched
-from supervisor.engines.worker_environment import placed, ports_needed
+from supervisor.engines.worker_environment import placement_variables, ports_needed
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock
 from supervisor.protocol.location import Uri
@@ -80,7 +80,7 @@ class LocalEngine:
         self._group: WorkerGroup | None = None
         self._killing = Clearing(reactor, machine)
         self._releasing = Releasing(reactor, clock, machine.chip_holders, self._notice, redact)
-        self._unmatched = Unmatched(self._notice, redact, phases_with_steps)
+        self._pattern_warning = UnmatchedPatternWarning(self._notice, redact, phases_with_steps)
         self._snapshots = SnapshotKeeper(machine, self._notice, self._mention)
         self._ahead = Preparations(
             reactor, clock, machine, probe, self._notice, self._mention, redact
@@ -127,8 +127,10 @@ class LocalEngine:
         try:
             ports = machine.free_ports(ports_needed(launch))
             for rank in range(launch.world_size):
-                place = placed(launch, rank, ports, env)
-                start = Start(argv, {**env, **place, **launch.told(rank, group.faults)})
+                place = placement_variables(launch, rank, ports, env)
+                start = Start(
+                    argv, {**env, **place, **launch.protocol_variables(rank, group.faults)}
+                )
                 self._begin(group, start, memories[rank] if memories else None)
         except OSError as error:
             for worker in group.workers:  # we end them ourselves: not to be reported
@@ -289,7 +291,7 @@ class LocalEngine:
             self._machine.refresh()
             for worker in group.workers:
                 worker.look(self._clock.now())
-            self._unmatched.look(group.launch, group.outputs, self._clock.now())
+            self._pattern_warning.look(group.launch, group.outputs, self._clock.now())
             self._observe(group)
             self._ahead.look(group)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
@@ -316,7 +318,7 @@ class LocalEngine:
         self._reactor.call_later(_EXIT_HANDLERS, lambda: self._end_those_that_failed(group, failed))
 
     def _observe(self, group: WorkerGroup) -> None:
-        self._snapshots.look()
+        self._snapshots.tell_size()
         survivors = self._survivors.look()
         if survivors is not None:  # if not known yet, `SurvivorWatch` tells later
             self._tell_survivors(group, survivors)
@@ -370,7 +372,7 @@ class LocalEngine:
                     )
                 )
         if all(ended.clean for ended in group.exits):
-            self._unmatched.look(group.launch, group.outputs, self._clock.now(), over=True)
+            self._pattern_warning.look(group.launch, group.outputs, self._clock.now(), over=True)
         pending = group.launch.pending_faults()
         for fault in group.faults:
             if fault not in pending:

@@ -75,7 +75,7 @@ def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
                 return list(argv), _unknown(option)
         index += 1 + values
     if index >= len(argv):
-        return list(argv), "it comes from standard input"
+        return list(argv), "Python reads the program from standard input"
     return [*argv[:index], START, *argv[index:]], None
 
 
@@ -132,4 +132,4 @@ def _interpreter(argv: Sequence[str]) -> int | None:
 
 
 def _unknown(option: str) -> str:
-    return f"Python's option {option} is not one that it can keep"
+    return f"the bootstrap does not support Python's option {option}"

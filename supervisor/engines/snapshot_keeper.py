@@ -42,7 +42,9 @@ class SnapshotKeeper:
             self._begin(phase, world_size)
         elif self._world_size != world_size:
             if not self._is_empty:
-                self._drop(f"they are of {self._world_size} workers, not {world_size}")
+                self._drop(
+                    f"they are of {self._world_size} workers, and the attempt has {world_size}"
+                )
             self._begin(phase, world_size)
         elif not self._is_empty:
             use = SnapshotUse(self._offered, self._declined, _above(newest, self._newest))
@@ -56,7 +58,7 @@ class SnapshotKeeper:
         """Note whether the attempt reported that it resumed from a snapshot."""
         self._declined = not snapshot
 
-    def look(self) -> None:
+    def tell_size(self) -> None:
         """Tell people how much memory the snapshots take, once they take any. This is told once,
         and again after the phase or the number of workers has changed."""
         if self._size_told or self._is_empty:
@@ -97,7 +99,7 @@ class SnapshotKeeper:
             self._warn(
                 Notice(
                     "snapshots-off",
-                    f"there are no snapshots: no memory can be made for them: {error}",
+                    f"snapshots in memory are off: cannot create memory for them: {error}",
                     reason=str(error),
                 )
             )

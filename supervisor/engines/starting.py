@@ -53,7 +53,7 @@ class WorkerStarter:
         """Returns the command line of all workers, and the environment that they share.
 
         `newest` is the newest committed step. The variables that differ between workers are added
-        later (`worker_environment.placed`, `Launch.told`).
+        later (`worker_environment.placement_variables`, `Launch.protocol_variables`).
         """
         values = launch.values(newest)
         argv, why_not = launch.command_line(values)
@@ -61,7 +61,7 @@ class WorkerStarter:
             self._notice(
                 Notice(
                     "bootstrap-left-out",
-                    f"the program runs as it is, without the bootstrap: {why_not}",
+                    f"the program runs unchanged, without the bootstrap: {why_not}",
                     reason=why_not,
                 )
             )
@@ -116,8 +116,8 @@ class WorkerStarter:
     ) -> tuple[Process, Mode | None]:
         """Returns the process of a worker, and the kind of standby that it was; None: a new process
         was started. The worker inherits `descriptors`: their numbers by environment variable."""
-        told = {OUTPUT: output.write_end, **descriptors}
-        taken = self._ahead.take(launch.plan.name, start, told)
+        by_name = {OUTPUT: output.write_end, **descriptors}
+        taken = self._ahead.take(launch.plan.name, start, by_name)
         if taken is not None:
             return taken.process, taken.mode
         inherit = tuple(descriptors.values())

@@ -162,7 +162,7 @@ class _Files:
     def success_file_exists(self, place: str) -> bool:
         uri = Uri.parse(place)
         if uri is not None:
-            return checkpoint_source.exists(uri)
+            return checkpoint_source.object_exists(uri)
         return aside(str(Path(place).parent)).ask(Path(place).exists)
 
     def evidence(self, path: Path, below: Path) -> str:
@@ -198,7 +198,7 @@ class _Files:
         aside(str(model_dir)).ask(hear)
 
     def newest_checkpoint(self, place: Path | Uri) -> int | None:
-        return checkpoint_source.newest(place)
+        return checkpoint_source.newest_checkpoint(place)
 
     def watch_checkpoints(
         self,

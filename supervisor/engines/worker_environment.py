@@ -29,7 +29,7 @@ def ports_needed(launch: Launch) -> int:
     return 1 + (launch.world_size if launch.plan.platform == "tpu" else 0)
 
 
-def placed(
+def placement_variables(
     launch: Launch, rank: int, ports: Sequence[int], inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """Returns the variables that tell a worker its devices and its place among the workers.
@@ -50,15 +50,17 @@ def placed(
         }
     match launch.plan.platform:
         case "cpu":
-            return env | _simulated(launch, rank)
-        case "gpu" if launch.is_placed:
-            return env | visible(launch.plan, launch.device_ids(rank), inherited)
-        case "tpu" if launch.is_placed:
-            return env | _chips(launch, rank, ports[1:], inherited)
+            return env | _simulated_variables(launch, rank)
+        case "gpu" if launch.needs_placement:
+            return env | visibility_variables(launch.plan, launch.device_ids(rank), inherited)
+        case "tpu" if launch.needs_placement:
+            return env | _tpu_variables(launch, rank, ports[1:], inherited)
     return env
 
 
-def visible(plan: PhasePlan, ids: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:
+def visibility_variables(
+    plan: PhasePlan, ids: Sequence[str], inherited: Mapping[str, str]
+) -> dict[str, str]:
     """Returns the variables that show one process the devices `ids` of a GPU or TPU host, and no
     others.
 
@@ -67,11 +69,11 @@ def visible(plan: PhasePlan, ids: Sequence[str], inherited: Mapping[str, str]) -
         OSError: `inherited` hides some of the devices.
     """
     if plan.platform == "gpu":
-        return {gpus.VISIBLE: _names(gpus.VISIBLE, ids, inherited)}
-    return _part(plan.tpu, ids, len(ids), inherited)
+        return {gpus.VISIBLE: _visible_list(gpus.VISIBLE, ids, inherited)}
+    return _chip_variables(plan.tpu, ids, len(ids), inherited)
 
 
-def _simulated(launch: Launch, rank: int) -> dict[str, str]:
+def _simulated_variables(launch: Launch, rank: int) -> dict[str, str]:
     ids = launch.device_ids(rank)
     host = launch.hosts[rank : rank + 1]
     broken = simulated.to_environment(launch.model_dir / simulated.FILE, (*host, *ids))
@@ -81,7 +83,7 @@ def _simulated(launch: Launch, rank: int) -> dict[str, str]:
     return count | broken
 
 
-def _names(variable: str, ids: Sequence[str], inherited: Mapping[str, str]) -> str:
+def _visible_list(variable: str, ids: Sequence[str], inherited: Mapping[str, str]) -> str:
     """Returns the value of `variable` that selects the devices `ids`.
 
     If `inherited` has the variable, only the devices in its list are visible. Then the ids are
@@ -103,11 +105,11 @@ def _names(variable: str, ids: Sequence[str], inherited: Mapping[str, str]) -> s
     return ",".join(names[int(one)] for one in ids)
 
 
-def _chips(
+def _tpu_variables(
     launch: Launch, rank: int, ports: Sequence[int], inherited: Mapping[str, str]
 ) -> dict[str, str]:
     ids = launch.device_ids(rank)
-    env = _part(launch.plan.tpu, ids, len(ids) * launch.world_size, inherited)
+    env = _chip_variables(launch.plan.tpu, ids, len(ids) * launch.world_size, inherited)
     if launch.plan.workers > 1:
         env |= {
             "TPU_PROCESS_ADDRESSES": ",".join(f"{_LOCALHOST}:{port}" for port in ports),
@@ -117,7 +119,7 @@ def _chips(
     return env
 
 
-def _part(
+def _chip_variables(
     whole: SliceShape | None, ids: Sequence[str], chips: int, inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """Returns the variables for a process that uses the chips `ids` of a TPU host.
@@ -131,7 +133,7 @@ def _part(
     found = arrangement(whole.generation if whole is not None else None, chips, len(ids))
     if found is None:
         raise ValueError(f"one process cannot have {len(ids)} of {chips} chips of a TPU host")
-    seen = _names(visible_chips.variable(inherited), ids, inherited)
+    seen = _visible_list(visible_chips.variable(inherited), ids, inherited)
     env = {
         visible_chips.VISIBLE: seen,
         "TPU_PROCESS_BOUNDS": found.processes,
@@ -140,10 +142,10 @@ def _part(
     }
     if visible_chips.VISIBLE_BEFORE in inherited:
         env[visible_chips.VISIBLE_BEFORE] = seen
-    return env | _alone(whole)
+    return env | _single_host_slice_variables(whole)
 
 
-def _alone(whole: SliceShape | None) -> dict[str, str]:
+def _single_host_slice_variables(whole: SliceShape | None) -> dict[str, str]:
     """Returns the variables that GKE sets on a host that is a whole slice.
 
     With them libtpu does not ask the metadata server, which may report more hosts (pytorch/xla

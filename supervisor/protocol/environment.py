@@ -97,7 +97,7 @@ names of variables with TPU_, which GKE still sets."""
 SHARES_TPU = "ALLOW_MULTIPLE_LIBTPU_LOAD"
 """If unset, libtpu locks the whole host for a process without bounds, or with bounds 2,2,1, which
 may be half of the host (openxla `tpu_initialize_util.cc`, TryAcquireTpuLock)."""
-PLACED = (*STALE_TOPOLOGY, *HOST_TOPOLOGY)
+ALL_TOPOLOGY = (*STALE_TOPOLOGY, *HOST_TOPOLOGY)
 """Variables that are removed where the supervisor sets the devices that a process sees."""
 
 NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"

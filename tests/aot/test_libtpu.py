@@ -19,7 +19,7 @@ import pytest
 
 from supervisor.config.generations import GENERATIONS
 from supervisor.config.topology import SliceShape
-from supervisor.engines.worker_environment import visible
+from supervisor.engines.worker_environment import visibility_variables
 from tests.config.files import with_init
 from tests.config.test_plan import plans
 from tests.end_to_end.test_training import config
@@ -119,7 +119,7 @@ def locked() -> Iterator[None]:
 def test_a_part_of_a_host_is_used_while_another_process_has_the_rest(locked: None) -> None:
     """By its lock libtpu refuses a process whose bounds are 2,2,1: four of eight chips."""
     (plan,) = plans(with_init("devices: {platform: tpu, type: v5e-8}"))
-    four = visible(plan, tuple("4567"), {})
+    four = visibility_variables(plan, tuple("4567"), {})
     alone = {name: text for name, text in four.items() if name != "ALLOW_MULTIPLE_LIBTPU_LOAD"}
     assert IN_USE in initialisation(JAX_PLATFORMS="tpu", **alone)
     assert NO_CHIP in initialisation(JAX_PLATFORMS="tpu", **four)

@@ -34,7 +34,7 @@ ALLOWED = {
     "supervisor/config/yaml_source.py": PERSON,
     "supervisor/config/training/data_files.py": DATA,
     "supervisor/diagnosis/log_lines.py": "lines of an output, of which a bounded part is kept",
-    "supervisor/engines/announcing.py": KERNEL,
+    "supervisor/engines/preemption_sources.py": KERNEL,
     "supervisor/protocol/adjustments.py": OWN,
     "supervisor/protocol/committed.py": "an object of a bucket, whose size was asked for first",
     "supervisor/protocol/fault_injection.py": OWN,

@@ -64,20 +64,20 @@ def test_where_it_goes(argv: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        ("python", "it comes from standard input"),
-        ("python -u", "it comes from standard input"),
-        ("python - x", "option - is not one"),
-        ("python -i t.py", "option -i is not one"),
-        ("python -xu t.py", "option -xu is not one"),
-        ("python --version", "option --version is not one"),
-        ("python -- t.py", "option -- is not one"),
+        ("python", "Python reads the program from standard input"),
+        ("python -u", "Python reads the program from standard input"),
+        ("python - x", "option -"),
+        ("python -i t.py", "option -i"),
+        ("python -xu t.py", "option -xu"),
+        ("python --version", "option --version"),
+        ("python -- t.py", "option --"),
     ],
 )
 def test_what_runs_as_it_is(argv: str, why: str) -> None:
     found, why_not = bootstrapped(argv.split())
     assert found == argv.split()
     assert why_not is not None
-    assert why in why_not
+    assert why_not.endswith(why)
 
 
 def test_a_command_that_becomes_the_program_has_no_standby() -> None:

@@ -333,7 +333,7 @@ def test_what_cannot_be_bootstrapped_runs_plainly(
     assert twice.bootstrapped(*arguments) == twice.plainly(*arguments)
     (notice,) = twice.messages
     assert isinstance(notice, NoticeMessage)
-    assert "runs as it is, without the bootstrap: its main file cannot be read" in notice.text
+    assert "runs unchanged, without the bootstrap: its main file cannot be read" in notice.text
 
 
 @pytest.mark.parametrize("python", UNSUPPORTED)

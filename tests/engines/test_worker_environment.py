@@ -10,8 +10,8 @@ import pytest
 
 from supervisor.diagnosis.success import Success
 from supervisor.engines.launch import Launch
-from supervisor.engines.worker_environment import placed, ports_needed
-from supervisor.protocol.environment import FAULTS, MODULES_FILE, PLACED, SIMULATED_DEVICES
+from supervisor.engines.worker_environment import placement_variables, ports_needed
+from supervisor.protocol.environment import ALL_TOPOLOGY, FAULTS, MODULES_FILE, SIMULATED_DEVICES
 from supervisor.protocol.fault_injection import InjectedFault
 from tests.config.files import COMMAND, with_command, with_init
 from tests.config.test_plan import plans
@@ -38,7 +38,7 @@ def launch(init: str, config: str = COMMAND) -> Launch:
 def places(of: Launch, inherited: dict[str, str] | None = None) -> list[dict[str, str]]:
     """Of each worker; what simulated devices it holds is left out."""
     ports = PORTS[: ports_needed(of)]
-    found = [placed(of, rank, ports, inherited or {}) for rank in range(of.world_size)]
+    found = [placement_variables(of, rank, ports, inherited or {}) for rank in range(of.world_size)]
     return [{k: v for k, v in place.items() if k != SIMULATED_DEVICES} for place in found]
 
 
@@ -47,7 +47,7 @@ def test_one_worker_has_the_devices_of_its_rung() -> None:
     assert places(four) == [{"JAX_NUM_CPU_DEVICES": "4"}]
     two = replace(four, num_devices=2, units=("0", "3"))
     assert places(two) == [{"JAX_NUM_CPU_DEVICES": "2"}]
-    assert two.told(0, [])["SUPERVISE_NUM_DEVICES"] == "2"
+    assert two.protocol_variables(0, [])["SUPERVISE_NUM_DEVICES"] == "2"
     assert two.values(None)["num_devices"] == "2"
 
 
@@ -77,7 +77,7 @@ def test_several_workers_find_one_another_and_share_the_devices() -> None:
             "JAX_PROCESS_ID": str(rank),
             "JAX_NUM_CPU_DEVICES": "2",
         }
-        told = of.told(rank, [])
+        told = of.protocol_variables(rank, [])
         assert told["SUPERVISE_RANK"] == str(rank)
         assert told["SUPERVISE_WORLD_SIZE"] == "3"
         assert told["SUPERVISE_NUM_DEVICES"] == "6"
@@ -90,7 +90,7 @@ def test_a_lost_host_is_a_worker_less_and_the_others_keep_their_devices() -> Non
     rung = replace(whole, num_devices=4, units=("host0", "host2"))
     assert [place["CUDA_VISIBLE_DEVICES"] for place in places(rung)] == ["0,1", "4,5"]
     assert [place["JAX_NUM_PROCESSES"] for place in places(rung)] == ["2", "2"]
-    assert rung.told(1, [])["SUPERVISE_NUM_DEVICES"] == "4"
+    assert rung.protocol_variables(1, [])["SUPERVISE_NUM_DEVICES"] == "4"
 
 
 def test_a_device_goes_by_the_name_that_we_were_given_it_by() -> None:
@@ -142,7 +142,7 @@ def test_a_whole_tpu_host_is_left_as_it_was_given_to_us() -> None:
 
 def test_nothing_inherited_contradicts_what_a_part_of_a_tpu_host_is_told() -> None:
     part = replace(launch("devices: {platform: tpu, count: 8}"), num_devices=2, units=("2", "3"))
-    stale = dict.fromkeys((*PLACED, "TPU_VISIBLE_DEVICES"), "9")
+    stale = dict.fromkeys((*ALL_TOPOLOGY, "TPU_VISIBLE_DEVICES"), "9")
     kept = part.inherited(stale | {"TPU_NAME": "mine"}, {})
     assert kept.keys() == {"TPU_VISIBLE_DEVICES", "JAX_PLATFORMS", "TPU_NAME"}
     (place,) = places(part, {"TPU_VISIBLE_DEVICES": "4,5,6,7"})
@@ -177,26 +177,30 @@ def test_workers_on_one_tpu_host_each_have_chips_and_an_address() -> None:
 
 def test_a_worker_knows_which_simulated_devices_are_its_own() -> None:
     def held(of: Launch, rank: int) -> list[str]:
-        told = placed(of, rank, PORTS, {})[SIMULATED_DEVICES]
+        told = placement_variables(of, rank, PORTS, {})[SIMULATED_DEVICES]
         return list(json.loads(told)["units"])
 
     one = launch("devices: {platform: cpu, count: 4}")
     assert held(replace(one, num_devices=2, units=("0", "3")), 0) == ["0", "3"]
     several = launch("devices: {platform: cpu, count: 6}\nworkers: 3")
     assert held(replace(several, num_devices=4, units=("host0", "host2")), 1) == ["host2", "4", "5"]
-    assert SIMULATED_DEVICES not in placed(launch("devices: {platform: gpu}"), 0, (), {})
+    assert SIMULATED_DEVICES not in placement_variables(
+        launch("devices: {platform: gpu}"), 0, (), {}
+    )
 
 
 def test_a_drill_is_for_its_rank_alone() -> None:
     of = launch("devices: {platform: cpu, count: 2}\nworkers: 2")
     drill = InjectedFault(id="one", step=3, signal="SIGKILL", rank=1)
-    assert FAULTS not in of.told(0, [drill])
-    assert json.loads(of.told(1, [drill])[FAULTS])["faults"][0]["id"] == "one"
+    assert FAULTS not in of.protocol_variables(0, [drill])
+    assert json.loads(of.protocol_variables(1, [drill])[FAULTS])["faults"][0]["id"] == "one"
 
 
 def test_simulated_devices_break_by_their_own_ids_and_by_those_of_their_host() -> None:
     two = replace(launch("workers: 2\ndevices: {platform: cpu, count: 4}"), units=("host1",))
-    (place,) = [placed(replace(two, num_devices=2), 0, PORTS, {})]
+    (place,) = [placement_variables(replace(two, num_devices=2), 0, PORTS, {})]
     told = json.loads(place[SIMULATED_DEVICES])
     assert told == {"file": "/run/simulated_devices.json", "units": ["host1", "2", "3"]}
-    assert SIMULATED_DEVICES not in placed(launch("devices: {platform: gpu}"), 0, PORTS, {})
+    assert SIMULATED_DEVICES not in placement_variables(
+        launch("devices: {platform: gpu}"), 0, PORTS, {}
+    )

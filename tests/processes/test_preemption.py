@@ -16,7 +16,7 @@ from supervisor.adapters.platforms.gce_metadata import GceEvent, GceMaintenance,
 from supervisor.adapters.platforms.preemption import AnnouncementFile
 from supervisor.cli.status import show_status
 from supervisor.config.schema import Preemption
-from supervisor.engines.announcing import sources
+from supervisor.engines.preemption_sources import preemption_sources
 from tests.processes.metadata_server import MetadataServer
 from tests.running import Result, Start, command_config, shared_guard
 
@@ -375,7 +375,9 @@ def test_gce_is_asked_only_where_there_is_evidence_of_it(tmp_path: Path) -> None
         file = tmp_path / "product_name"
         file.write_text(product)
         config = Preemption.model_validate({"source": source})
-        return [type(one).__name__ for one in sources(config, environ, shared_guard(), file)]
+        return [
+            type(one).__name__ for one in preemption_sources(config, environ, shared_guard(), file)
+        ]
 
     gce = [GceEvent.__name__, GceEvent.__name__, GceMaintenance.__name__]
     assert kinds("auto", {}, "Google Compute Engine\n") == gce
@@ -383,6 +385,6 @@ def test_gce_is_asked_only_where_there_is_evidence_of_it(tmp_path: Path) -> None
     assert kinds("auto", {}, "KVM\n") == []
     assert kinds("none", {"GCE_METADATA_HOST": "host"}, "Google Compute Engine\n") == []
     assert kinds("gce", {}, "KVM\n") == gce
-    assert sources(Preemption(), {}, shared_guard(), tmp_path / "nowhere") == []
-    (only,) = sources(Preemption(source="none", file="x"), {}, shared_guard())
+    assert preemption_sources(Preemption(), {}, shared_guard(), tmp_path / "nowhere") == []
+    (only,) = preemption_sources(Preemption(source="none", file="x"), {}, shared_guard())
     assert isinstance(only, AnnouncementFile)

@@ -23,7 +23,7 @@ from supervisor.engines.handles import Process
 from supervisor.engines.host_port import Host, MainLoop
 from supervisor.engines.judging import Seen, judged
 from supervisor.engines.launch import Launch, Start
-from supervisor.engines.worker_environment import placed
+from supervisor.engines.worker_environment import placement_variables
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock
 from supervisor.protocol import environment
@@ -279,7 +279,11 @@ def _started(machine: Host, launch: Launch, start: Start) -> Process:
     `start` is how the live worker was started: the process uses the same compilation cache.
     """
     inherited = environment.scrubbed(start.env)
-    env = {**inherited, **placed(launch, 0, (), inherited), **launch.told(0, ())}
+    env = {
+        **inherited,
+        **placement_variables(launch, 0, (), inherited),
+        **launch.protocol_variables(0, ()),
+    }
     argv = [sys.executable, "-P", "-m", "trainer.prefetch", str(launch.params)]
     log = launch.file(0, "log")
     with machine.opened(log, new=True, below=log.parents[3]) as output:

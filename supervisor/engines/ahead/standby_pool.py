@@ -132,7 +132,7 @@ def _foreign(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _deciding(env: Mapping[str, str]) -> dict[str, str]:
-    place = (*environment.PLACED, *environment.VISIBLE_DEVICES, environment.SHARES_TPU)
+    place = (*environment.ALL_TOPOLOGY, *environment.VISIBLE_DEVICES, environment.SHARES_TPU)
     return {k: v for k, v in _foreign(env).items() if k not in place}
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from supervisor.config import gpus
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import BadUnit
-from supervisor.engines.worker_environment import visible
+from supervisor.engines.worker_environment import visibility_variables
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES
 from supervisor.protocol.shortening import beginning
@@ -89,7 +89,7 @@ class UnitLayout:
         if is_named or (plan.platform in ("gpu", "tpu") and self.present != plan.units):
             names = (_names(unit, self.devices_each) for unit in self.present)
             ids = [name for those in names for name in those if name.isdecimal()]
-            return visible(plan, ids, {**inherited, **own})
+            return visibility_variables(plan, ids, {**inherited, **own})
         return {}
 
     @property

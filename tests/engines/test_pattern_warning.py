@@ -13,7 +13,7 @@ import pytest
 from supervisor.adapters.processes.output import OutputPatterns, OutputPump
 from supervisor.config.patterns import Pattern
 from supervisor.engines.launch import Launch
-from supervisor.engines.unmatched import _FIRST_MINUTES, Unmatched
+from supervisor.engines.pattern_warning import _FIRST_MINUTES, UnmatchedPatternWarning
 from tests.running import eventually
 
 PATTERN = r"step: (\d+)"
@@ -55,28 +55,28 @@ def launch(attempt: int = 1) -> Launch:
 
 def test_it_is_told_once_after_the_first_minutes(pump: OutputPump) -> None:
     told: list[str] = []
-    unmatched = Unmatched(told.append, str)
-    unmatched.look(launch(), [pump.reader], 0.0, over=True)
+    warning = UnmatchedPatternWarning(told.append, str)
+    warning.look(launch(), [pump.reader], 0.0, over=True)
     say(pump, b"importing\n\nIteration 5, loss 0.1\n\n")
-    unmatched.look(launch(), [pump.reader], 1000.0)
-    unmatched.look(launch(), [pump.reader], 1000.0 + _FIRST_MINUTES - 1)
+    warning.look(launch(), [pump.reader], 1000.0)
+    warning.look(launch(), [pump.reader], 1000.0 + _FIRST_MINUTES - 1)
     assert told == []
     for now in (_FIRST_MINUTES, 900.0):
-        unmatched.look(launch(), [pump.reader], 1000.0 + now)
+        warning.look(launch(), [pump.reader], 1000.0 + now)
     (text,) = told
-    assert text.startswith(f"trainer.command.progress.pattern {PATTERN!r} found no step")
+    assert text.startswith(f"trainer.command.progress.pattern {PATTERN!r} matched none")
     assert "first 4 lines" in text
-    assert text.endswith("the last line is 'Iteration 5, loss 0.1'")
+    assert text.endswith("The last line is 'Iteration 5, loss 0.1'")
 
 
 def test_each_attempt_has_its_minutes_and_a_good_end_is_enough(pump: OutputPump) -> None:
     told: list[str] = []
-    unmatched = Unmatched(told.append, str)
+    warning = UnmatchedPatternWarning(told.append, str)
     say(pump, b"importing\n")
-    unmatched.look(launch(1), [pump.reader], 0.0)
-    unmatched.look(launch(2), [pump.reader], _FIRST_MINUTES)
+    warning.look(launch(1), [pump.reader], 0.0)
+    warning.look(launch(2), [pump.reader], _FIRST_MINUTES)
     assert told == []
-    unmatched.look(launch(2), [pump.reader], _FIRST_MINUTES + 1, over=True)
+    warning.look(launch(2), [pump.reader], _FIRST_MINUTES + 1, over=True)
     assert len(told) == 1
 
 
@@ -85,17 +85,17 @@ def test_who_had_steps_before_and_has_none_left_to_do_is_no_mistake(
     pump: OutputPump, over: bool, times: int
 ) -> None:
     told: list[str] = []
-    unmatched = Unmatched(told.append, str, {0})
+    warning = UnmatchedPatternWarning(told.append, str, {0})
     say(pump, b"nothing left to do\n")
-    unmatched.look(launch(), [pump.reader], 0.0)
-    unmatched.look(launch(), [pump.reader], 0.0 if over else _FIRST_MINUTES, over=over)
+    warning.look(launch(), [pump.reader], 0.0)
+    warning.look(launch(), [pump.reader], 0.0 if over else _FIRST_MINUTES, over=over)
     assert len(told) == times
 
 
 def test_a_pattern_that_has_matched_once_is_right(pump: OutputPump) -> None:
     told: list[str] = []
-    unmatched = Unmatched(told.append, str)
+    warning = UnmatchedPatternWarning(told.append, str)
     say(pump, b"step: 3\n")
-    unmatched.look(launch(1), [pump.reader], 0.0)
-    unmatched.look(launch(2), [pump.reader], 0.0, over=True)
+    warning.look(launch(1), [pump.reader], 0.0)
+    warning.look(launch(2), [pump.reader], 0.0, over=True)
     assert told == []

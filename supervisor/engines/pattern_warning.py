@@ -14,7 +14,7 @@ _SHOWN = 120
 """Most characters of a line that people are shown."""
 
 
-class Unmatched:
+class UnmatchedPatternWarning:
     """Warns at most once in a phase."""
 
     def __init__(
@@ -59,8 +59,8 @@ class Unmatched:
                 :_SHOWN
             ]
             text = (
-                f"trainer.command.progress.pattern {pattern!r} found no step in the first {lines} "
-                "lines of output: no step is known, and a hang in training is not noticed; "
-                f"correct the pattern, whose one group is the step; the last line is {last!r}"
+                f"trainer.command.progress.pattern {pattern!r} matched none of the first {lines} "
+                "lines of output. Without steps the supervisor cannot notice a hang in training. "
+                f"Correct the pattern: its one group must be the step. The last line is {last!r}"
             )
             self._tell(Notice("pattern-unmatched", text, detail=pattern))

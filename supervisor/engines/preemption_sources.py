@@ -17,7 +17,7 @@ _HOST_VARIABLE = "GCE_METADATA_HOST"
 _PRODUCT = Path("/sys/class/dmi/id/product_name")
 
 
-def sources(
+def preemption_sources(
     config: Preemption,
     environ: Mapping[str, str],
     starter: Starter,
