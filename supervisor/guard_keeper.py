@@ -48,7 +48,7 @@ class GuardStartError(Exception):
 
 
 @contextmanager
-def guarded(reactor: Reactor, clock: Clock) -> Iterator[GuardClient]:
+def keep_guard(reactor: Reactor, clock: Clock) -> Iterator[GuardClient]:
     """Have a guard for the block. It starts the processes of the job, and kills them if this
     supervisor dies. If the guard ends, another one takes its place.
 
@@ -95,7 +95,7 @@ def guarded(reactor: Reactor, clock: Clock) -> Iterator[GuardClient]:
         guard.dismiss()
 
 
-def swept(model_dir: Path, job: str) -> list[Notice]:
+def sweep_leftovers(model_dir: Path, job: str) -> list[Notice]:
     """Kill the processes that an earlier supervisor of this model_dir left behind; returns what a
     person should know.
 
@@ -107,8 +107,8 @@ def swept(model_dir: Path, job: str) -> list[Notice]:
     """
     if job and not is_job(job):
         raise DamagedJournalError(
-            f"{JOURNAL} names the job {printable(job)!r}, which is no id of ours (12 of 0-9 and "
-            "a-f)",
+            f"{JOURNAL} names the job {printable(job)!r}, which is not a job id of supervise (12 "
+            "characters of 0-9 and a-f)",
             "restore the file from a copy, or move it away to begin a new job",
         )
     told: list[Notice] = []
@@ -117,7 +117,7 @@ def swept(model_dir: Path, job: str) -> list[Notice]:
     except (RecordError, OSError) as error:
         text = f"nothing that an earlier supervisor left behind can be killed: {error}"
         told.append(Notice("leftovers-unknown", text, reason=str(error)))
-        told += _kept(model_dir / NAME)
+        told += _set_aside_foreign_record(model_dir / NAME)
         found = None
     if found is not None and (killed := sweep(found)):
         pids = ", ".join(str(pid) for pid in killed)
@@ -126,22 +126,22 @@ def swept(model_dir: Path, job: str) -> list[Notice]:
     if found is not None and (left := who_may_be(found)):
         pids = ", ".join(str(pid) for pid in left)
         text = (
-            "left alone, because only the number of its session is on record, which may be "
-            f"another's by now: pid {pids}; end it if it is a trainer"
+            f"not killed: pid {pids}; only its session number is on record, and another process "
+            "may have that number by now; kill it yourself if it is a trainer"
         )
         told.append(Notice("leftovers-left", text, pids=list(left), reason="session"))
     if job and (said := who_say_so(job, model_dir)):
         pids = ", ".join(str(pid) for pid in said)
         text = (
-            f"left alone, because only its environment says that it is of this job: pid {pids}; "
-            "end it if it is a trainer of this model_dir; another one with the same job (a copy) "
-            "may have it"
+            f"not killed: pid {pids}; only its environment says that it belongs to this job, and "
+            "a copy of model_dir has the same job; kill it yourself if it is a trainer of this "
+            "model_dir"
         )
         told.append(Notice("leftovers-left", text, pids=list(said), reason="environment"))
     return told
 
 
-def _kept(path: Path) -> list[Notice]:
+def _set_aside_foreign_record(path: Path) -> list[Notice]:
     """If `path` is not a process record of ours, rename it so that it is not overwritten; returns
     what a person should know."""
     try:
@@ -155,7 +155,9 @@ def _kept(path: Path) -> list[Notice]:
     return []
 
 
-def contain(guard: GuardClient, storage: Storage, model_dir: Path, job: str, instance: str) -> None:
+def record_and_contain(
+    guard: GuardClient, storage: Storage, model_dir: Path, job: str, instance: str
+) -> None:
     """From now on, put each started process on record, and in a cgroup if we can make one here.
 
     Raises:

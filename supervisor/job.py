@@ -43,7 +43,7 @@ from supervisor.engines.local import LocalEngine
 from supervisor.engines.preemption_sources import preemption_sources
 from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.this_host import ThisHost
-from supervisor.guard_keeper import contain, guarded, swept
+from supervisor.guard_keeper import keep_guard, record_and_contain, sweep_leftovers
 from supervisor.history.writer import writer
 from supervisor.host.notice import Notice
 from supervisor.host.outlet import say_on_stderr
@@ -58,12 +58,12 @@ from supervisor.model_dir_ownership import (
     is_gone,
     own_model_dir,
 )
-from supervisor.observers import observers_of, screen
+from supervisor.observers import make_display, observers_of
 from supervisor.ports import Clock, Storage
-from supervisor.preflight import Checked, check, make_model_dir, notes
+from supervisor.preflight import Prerequisites, check, make_model_dir, start_warnings
 from supervisor.prepare import Prepared
 from supervisor.protocol import environment, simulated
-from supervisor.remote import brought, lease_place
+from supervisor.remote import bring_job, lease_place
 from supervisor.repair import highest_attempt
 from supervisor.runtime import Runtime
 from supervisor.start_notes import tell_start
@@ -104,15 +104,17 @@ def run_job(
         JournalError, ModelDirError: model_dir cannot be read or written (any more).
         JobGoneError, GuardStartError: see these classes.
     """
-    clock, checked = SystemClock(), check(prepared)
+    clock, prerequisites = SystemClock(), check(prepared)
     with ExitStack() as stack:
         instance = uuid.uuid4().hex
         redactor = prepared.redactor(os.environ)
         complain = partial(_complain, redactor)
         reactor = Reactor(clock)
-        guard = stack.enter_context(guarded(reactor, clock))
+        guard = stack.enter_context(keep_guard(reactor, clock))
         opened = stack.enter_context(
-            _open_model_dir(prepared, checked, instance, clock, reactor, guard, exclusion, complain)
+            _open_model_dir(
+                prepared, prerequisites, instance, clock, reactor, guard, exclusion, complain
+            )
         )
         storage, space = opened.storage, opened.space
         journal, history = opened.journal, opened.history
@@ -121,13 +123,14 @@ def run_job(
         reactor.stop_on_signals()
         job = history.state.job or uuid.uuid4().hex[:12]
         stack.callback(_kill_all_processes, guard, reactor)
-        warnings = [*notes(prepared), *swept(prepared.job.model_dir, history.state.job)]
-        contain(guard, storage, prepared.job.model_dir, job, instance)
+        warnings = start_warnings(prepared)
+        warnings += sweep_leftovers(prepared.job.model_dir, history.state.job)
+        record_and_contain(guard, storage, prepared.job.model_dir, job, instance)
         lineage = lineage_of(os.environ, f"{job}@{instance}")
         preemption = _watch_for_preemption(
             prepared, guard, job, lineage, clock, reactor, stack, redactor
         )
-        display = screen(prepared, clock, reactor.post, stack, log_format)
+        display = make_display(prepared, clock, reactor.post, stack, log_format)
         log = RunLog(storage, clock, display.line, log_format, redactor.text, display.has_shown)
         tell_start(log, prepared, history, config_changes, warnings, once=once)
         if history.config != config:
@@ -203,7 +206,7 @@ class _OpenModelDir:
 @contextmanager
 def _open_model_dir(
     prepared: Prepared,
-    checked: Checked,
+    prerequisites: Prerequisites,
     token: str,
     clock: Clock,
     reactor: Reactor,
@@ -218,7 +221,7 @@ def _open_model_dir(
         LockHeldError, LeaseHeldError: another supervisor owns it.
     """
     model_dir = prepared.job.model_dir
-    objects, trust = checked.objects, checked.trust
+    objects, trust = prerequisites.objects, prerequisites.trust
     make_model_dir(prepared)
     means = exclusion or Exclusion.needed_by(model_dir, in_bucket=objects is not None)
 
@@ -255,7 +258,7 @@ def _open_model_dir(
                     routine=True,
                 )
             )
-        mirror = brought(objects, prepared.job, trust, ownership.epoch, clock, notice)
+        mirror = bring_job(objects, prepared.job, trust, ownership.epoch, clock, notice)
 
         def give_up() -> bool:
             ownership.check()

@@ -43,7 +43,7 @@ _SUMMARY = "summary"
 """The name of the summary's view in the journal."""
 
 
-class Rendering(Protocol):
+class LineObserver(Protocol):
     """Shows or writes transitions with their lines, for people or for tools.
 
     An `Observer` fits too: it ignores the lines.
@@ -62,40 +62,42 @@ class IsolatedObservers:
         self._policy = policy
         self._call_later = call_later
         self._tell = tell
-        self._is_speechless = False
+        self._line_failure_reported = False
         """Whether making the lines of a transition has failed, which is reported once."""
         self._isolated: list[_Isolated] = []
 
-    def add(self, *observers: Rendering) -> None:
+    def add(self, *observers: LineObserver) -> None:
         """Add observers; each transition goes to them in the order in which they were added."""
         for observer in observers:
             self.add_with_timers(partial(_without_timers, observer))
 
-    def add_with_timers(self, make: Callable[[CallLater], Rendering]) -> None:
+    def add_with_timers(self, make: Callable[[CallLater], LineObserver]) -> None:
         """Add the observer that `make` returns; it must set its timers with the `CallLater` that
         `make` gets."""
         self._isolated.append(_Isolated(make, self._call_later, self._tell))
 
-    def view_of(self, observer: Rendering, view: Callable[[], T]) -> Callable[[], T | None]:
+    def isolated_view(
+        self, observer: LineObserver, view: Callable[[], T]
+    ) -> Callable[[], T | None]:
         """Returns a function that calls `view`, a method of `observer`, and returns its result;
         None if it fails, or once the observer is off."""
         (found,) = (each for each in self._isolated if each.observer is observer)
-        return partial(found.ask, view)
+        return partial(found.call, view)
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
-        now = self._told(transition)
+        now = self._with_lines(transition)
         for isolated in self._isolated:
             isolated.observe(now)
 
-    def _told(self, transition: Transition) -> Told:
+    def _with_lines(self, transition: Transition) -> Told:
         try:
             return with_lines(transition, self._policy)
         except Exception as error:
             sys.excepthook(type(error), error, error.__traceback__)
-            if not self._is_speechless:
-                self._is_speechless = True
-                text = f"what happened cannot be told ({error!r}), and the job goes on"
+            if not self._line_failure_reported:
+                self._line_failure_reported = True
+                text = f"an event cannot be rendered ({error!r}); the job goes on"
                 self._tell(Notice("observer-failed", text, reason=repr(error)))
             return without_words(transition)
 
@@ -105,7 +107,7 @@ class _Isolated:
 
     def __init__(
         self,
-        make: Callable[[CallLater], Rendering],
+        make: Callable[[CallLater], LineObserver],
         call_later: CallLater,
         tell: Tell,
     ) -> None:
@@ -115,13 +117,13 @@ class _Isolated:
         self.observer = make(self._later)
 
     def observe(self, now: Told) -> None:
-        """See `Rendering`."""
+        """See `LineObserver`."""
         self._try(partial(self.observer.observe, now))
 
     def _later(self, delay: float, callback: Callable[[], None]) -> None:
         self._call_later(delay, partial(self._try, callback))
 
-    def ask(self, view: Callable[[], T]) -> T | None:
+    def call(self, view: Callable[[], T]) -> T | None:
         """Returns the result of `view`, a method of the observer; None if it fails or is off."""
         return self._try(view)
 
@@ -144,7 +146,7 @@ class _Isolated:
         return None
 
 
-def _without_timers(observer: Rendering, call_later: CallLater) -> Rendering:
+def _without_timers(observer: LineObserver, call_later: CallLater) -> LineObserver:
     return observer
 
 
@@ -157,14 +159,14 @@ class FailureLine:
         self._complain = complain
 
     def observe(self, now: Told) -> None:
-        """See `Rendering`."""
+        """See `LineObserver`."""
         line = failure_line(now.lines, now.after.directory, self._place)
         if line is not None:
             self._complain(line)
 
 
 @dataclass(frozen=True, slots=True)
-class Screen:
+class Display:
     """The means to show the job to a person."""
 
     line: Console
@@ -173,12 +175,12 @@ class Screen:
     """Shows a part of rank 0's output in an attempt; empty bytes mark the end of the output."""
     has_shown: Callable[[Sequence[str]], bool] = lambda lines: False
     """Whether rank 0's output has just shown these lines, so that they need not be repeated."""
-    observers: tuple[Rendering, ...] = ()
+    observers: tuple[LineObserver, ...] = ()
 
 
-def screen(
+def make_display(
     prepared: Prepared, clock: Clock, post: Post, stack: ExitStack, log_format: LogFormat
-) -> Screen:
+) -> Display:
     """Returns what shows the job on our standard output, until `stack` ends."""
 
     def tell(told: Notice) -> None:
@@ -188,12 +190,12 @@ def screen(
         is_json = log_format == "json"
         console = JsonConsole(1, tell, clock, as_json) if is_json else PlainConsole(1, tell)
         stack.callback(console.close)
-        return Screen(console.line, console.mirror)
+        return Display(console.line, console.mirror)
     from supervisor.adapters.telling.terminal import TerminalView  # rich, only where somebody looks
 
     view = TerminalView(prepared.plans, prepared.policy, clock, tell)
     stack.callback(view.close)
-    return Screen(view.line, view.mirror, view.has_shown, (view,))
+    return Display(view.line, view.mirror, view.has_shown, (view,))
 
 
 def observers_of(
@@ -206,7 +208,7 @@ def observers_of(
     journal: FileJournal,
     history: History,
     log: RunLog,
-    shown: Screen,
+    display: Display,
     complain: Callable[[str], None],
     stack: ExitStack,
 ) -> IsolatedObservers:
@@ -228,15 +230,17 @@ def observers_of(
     observers = IsolatedObservers(policy, reactor.call_later, notice)
     summary = Summary(storage, plans, policy, warn)
     observers.add(log, summary, space)
-    observers.view_of(summary, partial(_recall, summary, policy, journal, history, warn))()
-    journal.add_view(_SUMMARY, observers.view_of(summary, summary.view))
+    observers.isolated_view(
+        summary, partial(_restore_summary, summary, policy, journal, history, warn)
+    )()
+    journal.add_view(_SUMMARY, observers.isolated_view(summary, summary.view))
     observers.add_with_timers(partial(DiskLimits, limits, space, cache, notice))
     observers.add_with_timers(
         lambda call_later: CheckpointWarning(plans, job.model_dir, call_later, warn, notice)
     )
     if job.remote is not None:
         observers.add(StatusFile(storage, policy, notice))
-    observers.add(*shown.observers)
+    observers.add(*display.observers)
     if (notifier := notifier_of(os.environ)) is not None:
         stack.callback(notifier.close)
         if (period := watchdog_period(os.environ)) is not None:
@@ -247,7 +251,7 @@ def observers_of(
     return observers
 
 
-def _recall(
+def _restore_summary(
     summary: Summary, policy: RestartPolicy, journal: FileJournal, history: History, warn: Tell
 ) -> None:
     """Restore the summary's view from the journal's snapshot and replay the transitions since; if

@@ -35,7 +35,7 @@ class Transition:
     """The time of day of the step; only for people."""
 
 
-class Loop(Protocol):
+class MainLoopView(Protocol):
     """The main loop, as another thread sees it."""
 
     @property
@@ -62,7 +62,7 @@ class Clock(Protocol):
         ...
 
 
-class Starter(Protocol):
+class ProcessStarter(Protocol):
     """Starts the job's processes and reports their exit codes."""
 
     def start(
@@ -174,7 +174,7 @@ class Storage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredObject:
     """The content of an object, and the id of this version of it."""
 
     data: bytes
@@ -212,7 +212,7 @@ class Objects(Protocol):
     * `OSError` for what only a person can mend: no such bucket, no permission.
     """
 
-    def read(self, path: str, limit: int = MAX_OBJECT) -> Stored:
+    def read(self, path: str, limit: int = MAX_OBJECT) -> StoredObject:
         """Returns an object.
 
         Raises:
@@ -308,7 +308,7 @@ class Announcement:
     """True if the job cannot stay on this machine."""
 
 
-class Source(Protocol):
+class AnnouncementSource(Protocol):
     """A source that may know that this machine will be taken away."""
 
     quick: bool

@@ -35,7 +35,7 @@ from supervisor.protocol import removal
 from supervisor.protocol.reading import opened
 from supervisor.protocol.removal import Place
 from supervisor.protocol.this_machine import missing_gpu
-from supervisor.remote import cache_trust, reach
+from supervisor.remote import cache_trust, reach_bucket
 
 _OF_THE_TRAINER = ("jax", "flax", "grain", "optax", "orbax")
 _MAX_FIRST_LINE = 256
@@ -47,7 +47,7 @@ _UNEXPANDED = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})|(?:^|=)(~)(?:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class Prerequisites:
     """By-products of the check that the job needs later."""
 
     objects: Objects | None
@@ -55,7 +55,7 @@ class Checked:
     trust: Trust
 
 
-def check(prepared: Prepared, patience: float = 60.0) -> Checked:
+def check(prepared: Prepared, patience: float = 60.0) -> Prerequisites:
     """Check that the job can be started here. A bucket has `patience` seconds to answer.
 
     Raises:
@@ -74,7 +74,7 @@ def check(prepared: Prepared, patience: float = 60.0) -> Checked:
     problems += _model_dir_problems(prepared, _existing(prepared.job.model_dir))
     if problems:
         raise prepared.refusal(problems)
-    return Checked(reach(prepared.job, patience), cache_trust(prepared.job))
+    return Prerequisites(reach_bucket(prepared.job, patience), cache_trust(prepared.job))
 
 
 def _trainer_problems(prepared: Prepared) -> Iterator[Problem]:
@@ -99,9 +99,9 @@ def _platform_problems(prepared: Prepared) -> Iterator[Problem]:
             continue
         if silently_on_the_cpu(plan.platform, text):
             message = (
-                f"is {text!r}, by which jax may run on the CPU and say nothing, but "
-                f"init.devices.platform is {plan.platform}: remove it ({JAX_PLATFORMS} is set for "
-                "you), or ask for `platform: cpu`"
+                f"is {text!r}: with it jax may silently run on the CPU, but init.devices.platform "
+                f"is {plan.platform}; remove it ({JAX_PLATFORMS} is set for you), or ask for "
+                "`platform: cpu`"
             )
             yield prepared.job.problem(index, ("command", "env", JAX_PLATFORMS), message)
 
@@ -251,26 +251,29 @@ def _interpreter_problem(program: Path) -> str | None:
     if match is None or Path(interpreter := os.fsdecode(match[1])).exists():
         return None
     if line.endswith(b"\r\n"):
-        return f"{program} has the line ends of Windows: no system finds its interpreter then"
+        return (
+            f"{program} has Windows line ends (CRLF), so the kernel does not find its "
+            "interpreter: convert it (dos2unix)"
+        )
     return f"{program} names an interpreter that is not there: {interpreter}"
 
 
-def notes(prepared: Prepared, lock: Path = LOCK) -> list[Notice]:
+def start_warnings(prepared: Prepared, lock: Path = LOCK) -> list[Notice]:
     """Returns warnings about a job that can start but may not do what its author wants; `lock` is
     the lock file of libtpu."""
-    told = [*_not_in_a_shell(prepared), *_success_unseen(prepared)]
+    told = [*_shell_only_words(prepared), *_unseen_success(prepared)]
     if any(plan.platform == "gpu" for plan in prepared.plans) and (why := missing_gpu()):
         told.append(Notice("driver-missing", why, reason=why))
     if any(plan.platform == "tpu" for plan in prepared.plans):
         told += lock_in_the_way(prepared.redactor(os.environ).text, lock)
-    return [*told, *_idle_rules(prepared), *_of_the_hardware(prepared), *_another_place(prepared)]
+    return [*told, *_idle_rules(prepared), *_hardware_doubts(prepared), *_job_elsewhere(prepared)]
 
 
 def _doubt(code: str, text: str) -> Notice:
     return Notice("config-doubtful", text, code=code)
 
 
-def _not_in_a_shell(prepared: Prepared) -> Iterator[Notice]:
+def _shell_only_words(prepared: Prepared) -> Iterator[Notice]:
     plans = [plan for plan in prepared.plans if plan.is_command and not is_shell(plan.argv[0])]
     for plan in plans:
         for where, text in _texts(plan):
@@ -285,11 +288,11 @@ def _not_in_a_shell(prepared: Prepared) -> Iterator[Notice]:
                 yield _doubt("needs-shell", f"{word!r} {what} {how}")
 
 
-def _success_unseen(prepared: Prepared) -> Iterator[Notice]:
+def _unseen_success(prepared: Prepared) -> Iterator[Notice]:
     for plan, phase in zip(prepared.plans, prepared.job.phases, strict=True):
         if plan.success.step is None or phase.init.checkpoint.directory is not None:
             continue
-        if _steps_unseen(plan, phase.init.model_dir):
+        if _shows_no_steps(plan, phase.init.model_dir):
             yield _doubt(
                 "success-unseen",
                 f"phase {plan.name!r} succeeds at step {plan.success.step} (command.success.step), "
@@ -307,7 +310,7 @@ def _idle_rules(prepared: Prepared) -> Iterator[Notice]:
             yield _doubt("rule-idle", str(problem))
 
 
-def _of_the_hardware(prepared: Prepared) -> Iterator[Notice]:
+def _hardware_doubts(prepared: Prepared) -> Iterator[Notice]:
     for plan in prepared.plans:
         if plan.platform != "gpu" or plan.standby != "ready":
             continue
@@ -328,17 +331,20 @@ def _of_the_hardware(prepared: Prepared) -> Iterator[Notice]:
             )
 
 
-def _another_place(prepared: Prepared) -> Iterator[Notice]:
+def _job_elsewhere(prepared: Prepared) -> Iterator[Notice]:
     job = prepared.job
     given = job.phases[0].init.model_dir
     if job.remote is None and not job.model_dir.exists() and not Path(given).is_absolute():
         beside = Path(job.source.name).absolute().parent / given
         if (beside / JOURNAL).exists():
-            text = f"a new job begins in {job.model_dir}; beside the config there is {beside}"
+            text = (
+                f"a new job begins in {job.model_dir}, but there is a job in {beside}, beside the "
+                "config: check which one you mean"
+            )
             yield _doubt("job-elsewhere", text)
 
 
-def unwatched(prepared: Prepared) -> Iterator[Notice]:
+def hang_warnings(prepared: Prepared) -> Iterator[Notice]:
     """Yields a notice for each phase in which a hang may go unnoticed."""
     for plan, phase in zip(prepared.plans, prepared.job.phases, strict=True):
         if plan.is_command and plan.progress_pattern is None:
@@ -351,7 +357,7 @@ def unwatched(prepared: Prepared) -> Iterator[Notice]:
             yield Notice("hang-unnoticeable", text, phase=plan.name)
 
 
-def _steps_unseen(plan: PhasePlan, given: str) -> bool:
+def _shows_no_steps(plan: PhasePlan, given: str) -> bool:
     """Whether nothing seems to show the steps of a command: it has no progress pattern, no word of
     it names the model_dir (`given` in the config), and its checkpoint directory does not exist."""
     if not plan.is_command or plan.progress_pattern is not None:

@@ -64,7 +64,7 @@ class Prepared:
         return ConfigError([replace(each, message=text(each.message)) for each in problems])
 
 
-def own_rules(phase: Phase) -> tuple[Rule, ...]:
+def config_rules(phase: Phase) -> tuple[Rule, ...]:
     """Returns the rules of the phase's config; they are tried before ours."""
     free = Remedy.WAIT_FOR_CAPACITY
     return tuple(
@@ -110,7 +110,7 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
         for index, found in enumerate(checked)
         for where, message in found.problems
     ]
-    problems += _unreachable_signs(job)
+    problems += _success_files_without_client(job)
     if problems:
         raise ConfigError(problems)
     layouts = [_layouts(*pair) for pair in zip(job.phases, checked, strict=True)]
@@ -124,7 +124,7 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
     ladders = tuple(make_ladder(*pair) for pair in zip(job.phases, layouts, strict=True))
     plans = plan_phases(job, [found.params for found in checked], ladders)
     ours = RULES if job.remote is None else in_a_bucket(RULES)
-    rules = tuple((*own_rules(phase), *ours) for phase in job.phases)
+    rules = tuple((*config_rules(phase), *ours) for phase in job.phases)
     prepared = Prepared(job, plans, _policy(job, plans), ladders, rules)
     if problems := list(_failed_examples(prepared)):
         raise prepared.refusal(problems)
@@ -144,7 +144,7 @@ def _failed_examples(prepared: Prepared) -> Iterator[Problem]:
             yield job.problem(index, where, f"{why}; correct the rule or the example{told}")
 
 
-def _unreachable_signs(job: Job) -> Iterator[Problem]:
+def _success_files_without_client(job: Job) -> Iterator[Problem]:
     """Yields a problem for each `success.file` in a bucket whose client library is not installed:
     we could never see that file."""
     for index, phase in enumerate(job.phases):

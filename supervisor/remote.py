@@ -24,7 +24,7 @@ _LEASE_BOUND = 10.0
 after the bucket answers again."""
 
 
-def reach(job: Job, patience: float) -> Objects | None:
+def reach_bucket(job: Job, patience: float) -> Objects | None:
     """Returns the bucket of the job after it has answered a request; None if the job is in a
     directory. A request may take `patience` seconds.
 
@@ -72,7 +72,7 @@ def cache_trust(job: Job) -> Trust:
         raise ConfigError([job.source.problem(location, message)]) from error
 
 
-def brought(
+def bring_job(
     objects: Objects,
     job: Job,
     trust: Trust,

@@ -71,13 +71,15 @@ def repair(
 
     found = salvage(data or b"", segments_of(storage), read, wall) or Salvage()
     kept = f"{DAMAGED}{checksum(data)}.jsonl" if data else None
-    done = f"{why}. {_told(data or b'', found)}" + (f". The file as it was is {kept}" * bool(kept))
+    done = f"{why}. {_summary_text(data or b'', found)}"
+    if kept:
+        done += f". The old file is kept as {kept}"
     try:
         if data and kept:
             storage.replace(kept, data)
         archived = _archive(storage, found)
-        told = min(highest_attempt_told(data or b""), _MAX_ATTEMPT)
-        snapshot = _snapshot(found, wall, max(attempt, told), archived, done)
+        highest = min(highest_attempt_told(data or b""), _MAX_ATTEMPT)
+        snapshot = _snapshot(found, wall, max(attempt, highest), archived, done)
         check()
         storage.replace(JOURNAL, line_of_snapshot(snapshot, writer()))
     except OSError as error:
@@ -95,7 +97,7 @@ def _check_archive(journal: FileJournal, history: History) -> None:
         cut = f"{history.cut_off}. " if history.torn else ""
         raise DamagedJournalError(
             f"{cut}{JOURNAL} is whole, but {why}",
-            "the job goes on without; to be told its past again, bring back a copy that is whole",
+            "the job can go on without it; to see its past again, bring back a whole copy",
         ) from error
 
 
@@ -112,15 +114,15 @@ def highest_attempt(storage: Storage, since: str = "") -> int:
     return max((number for number in numbers if number <= _MAX_ATTEMPT), default=0)
 
 
-def _told(data: bytes, found: Salvage) -> str:
+def _summary_text(data: bytes, found: Salvage) -> str:
     """Returns from which record the job goes on and how many lines are lost, for people."""
     lost = data.count(b"\n") + (data[-1:] not in b"\n") - found.taken
     if not found.lines:
-        return "Nothing of it can be followed: the job begins a new record"
+        return "No record in it is usable: the job begins a new journal"
     beginning = f", its beginning from {ARCHIVE}/" if found.segments else ""
     goes_on = f"The job goes on from record {found.history.number}{beginning}"
-    behind = "1 line behind it counts" if lost == 1 else f"{lost} lines behind it count"
-    return f"{goes_on}; {behind} no more" if lost else goes_on
+    after = "1 line after it is" if lost == 1 else f"{lost} lines after it are"
+    return f"{goes_on}; {after} ignored" if lost else goes_on
 
 
 def _archive(storage: Storage, found: Salvage) -> str | None:

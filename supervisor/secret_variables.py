@@ -54,7 +54,7 @@ def _with(prepared: Prepared, key: str, get: Callable[[PhasePlan], dict[str, str
         try:
             plans.append(replace(plan, secrets={**plan.secrets, **get(plan)}))
         except _UnusableError as error:
-            where = ("command", key, *error.below)
+            where = ("command", key, *error.inner_keys)
             problems.append(prepared.job.problem(index, where, str(error)))
     if problems:
         raise prepared.refusal(problems)
@@ -62,12 +62,12 @@ def _with(prepared: Prepared, key: str, get: Callable[[PhasePlan], dict[str, str
 
 
 class _UnusableError(Exception):
-    """A file or secret that the config names cannot be used; `below` is the key inside the
-    section."""
+    """A file or secret that the config names cannot be used; `inner_keys` lead to it inside
+    the section."""
 
-    def __init__(self, text: str, *below: str) -> None:
+    def __init__(self, text: str, *inner_keys: str) -> None:
         super().__init__(text)
-        self.below = below
+        self.inner_keys = inner_keys
 
 
 def _from_file(plan: PhasePlan, config: str) -> dict[str, str]:

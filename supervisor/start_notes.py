@@ -15,7 +15,7 @@ from supervisor.engines.checkpoint_source import unmarked_copies
 from supervisor.history.writer import writer
 from supervisor.host.notice import Notice
 from supervisor.model_dir_ownership import ModelDirError
-from supervisor.preflight import unwatched
+from supervisor.preflight import hang_warnings
 from supervisor.prepare import Prepared
 from supervisor.protocol.committed import unmarked
 
@@ -56,7 +56,7 @@ def tell_start(
             more = "" if once else ", but is not final: the command runs again, unless with --once"
             text = f"phase {plan.name!r} names no success: exit code 0 is taken for it{more}"
             log.say(Notice("success-by-exit-code", text, phase=plan.name))
-    for told in unwatched(prepared):
+    for told in hang_warnings(prepared):
         log.say(told)
     for told in (*_lost(history), *warnings):
         log.say(told, level="warning")

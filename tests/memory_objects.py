@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from supervisor.ports import MAX_OBJECT, ConflictError, Listing, Stored
+from supervisor.ports import MAX_OBJECT, ConflictError, Listing, StoredObject
 from supervisor.protocol.reading import UnreadableError
 
 
@@ -16,13 +16,13 @@ class MemoryObjects:
     returns the error to raise, or None. `calls` counts the operations."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, Stored] = {}
+        self.objects: dict[str, StoredObject] = {}
         self.fault: Callable[[str, str], OSError | None] = lambda operation, path: None
         self.calls: Counter[str] = Counter()
         self._versions = itertools.count(1)
         self._lock = threading.Lock()
 
-    def read(self, path: str, limit: int = MAX_OBJECT) -> Stored:
+    def read(self, path: str, limit: int = MAX_OBJECT) -> StoredObject:
         """See `ports.Objects`."""
         self._called("read", path)
         with self._lock:
@@ -40,7 +40,7 @@ class MemoryObjects:
             if expected is not None and expected != (there.version if there else ""):
                 raise ConflictError(f"{path} is another version")
             version = str(next(self._versions))
-            self.objects[path] = Stored(bytes(data), version)
+            self.objects[path] = StoredObject(bytes(data), version)
             return version
 
     def delete(self, path: str) -> None:

@@ -16,7 +16,7 @@ from supervisor.config.load import load_job
 from supervisor.diagnosis.explanation import Explanation, Match, Weighed
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.rules import Rule
-from supervisor.prepare import own_rules, places_of_rules
+from supervisor.prepare import config_rules, places_of_rules
 
 _MOST_TOLD = 10
 _AT_RULES = ("trainer:", "  init:", "    autorestart:", "      rules:")
@@ -44,7 +44,7 @@ def own_rules_of(config: Path | None) -> OwnRules:
     if config is None:
         return OwnRules()
     job = load_job(config)
-    return OwnRules(own_rules(job.phases[0]), places_of_rules(job, 0))
+    return OwnRules(config_rules(job.phases[0]), places_of_rules(job, 0))
 
 
 def explained(explanation: Explanation, logs: Sequence[str], own: OwnRules) -> Iterator[str]:

@@ -22,7 +22,7 @@ from supervisor.config.topology import SliceShape, parse_topology
 from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.model_dir_ownership import ModelDirError
-from supervisor.preflight import check, notes, unwatched
+from supervisor.preflight import check, hang_warnings, start_warnings
 from supervisor.prepare import Prepared, prepare
 from supervisor.protocol.shortening import beginning
 from supervisor.secret_variables import with_env_files
@@ -84,7 +84,7 @@ def show(prepared: Prepared) -> None:
         print(yaml.safe_dump(params, sort_keys=False, allow_unicode=True), end="")
         for line in (*describe(ladder), *_given(plan)):
             print(f"# {redactor.text(line)}")
-    for line in (*notes(prepared), *unwatched(prepared)):
+    for line in (*start_warnings(prepared), *hang_warnings(prepared)):
         print(f"# {redactor.text(line)}")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from supervisor.adapters.platforms import gce_metadata
 from supervisor.adapters.platforms.preemption import AnnouncementCommand, AnnouncementFile
 from supervisor.config.schema import Preemption
-from supervisor.ports import Source, Starter
+from supervisor.ports import AnnouncementSource, ProcessStarter
 
 _HOST_VARIABLE = "GCE_METADATA_HOST"
 _PRODUCT = Path("/sys/class/dmi/id/product_name")
@@ -20,16 +20,16 @@ _PRODUCT = Path("/sys/class/dmi/id/product_name")
 def preemption_sources(
     config: Preemption,
     environ: Mapping[str, str],
-    starter: Starter,
+    starter: ProcessStarter,
     product: Path = _PRODUCT,
-) -> list[Source]:
+) -> list[AnnouncementSource]:
     """Returns the sources that `config` asks for.
 
     `starter` starts the command of the config, if there is one, with the environment `environ`.
     GCE_METADATA_HOST in `environ` names another metadata server, as it does for Google's libraries.
     The file `product` tells whether this is a machine of Google's cloud.
     """
-    found: list[Source] = []
+    found: list[AnnouncementSource] = []
     if config.source == "gce" or (config.source == "auto" and _on_gce(environ, product)):
         host = environ.get(_HOST_VARIABLE) or gce_metadata.HOST
         found += gce_metadata.sources(host)

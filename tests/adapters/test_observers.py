@@ -157,5 +157,5 @@ def test_what_cannot_be_told_is_told_of_once_and_the_observers_go_on(
         observers.observe(replace(STARTED, event=begun, after=replace(AFTER, directory="nowhere")))
     assert sound.seen == 3
     (line,) = said
-    assert line.startswith("what happened cannot be told (IndexError(")
+    assert line.startswith("an event cannot be rendered (IndexError(")
     assert "IndexError" in capfd.readouterr().err

@@ -195,7 +195,7 @@ def test_a_damaged_first_line_without_segments_costs_that_line_alone(tmp_path: P
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     done = repair(storage, NOW, 0)
     assert done is not None
-    assert "1 line behind it counts no more" in done
+    assert "1 line after it is ignored" in done
     after = FileJournal(storage).read()
     assert (after.state.durable(), after.config) == (before.state.durable(), None)
     assert len(list(FileJournal(storage).all_transitions(after))) == len(STORY)

@@ -18,7 +18,7 @@ TICK = 0.02
 
 @dataclass
 class FakeLoop:
-    """See `ports.Loop`."""
+    """See `ports.MainLoopView`."""
 
     busy_since: float | None = None
     is_stop_requested: bool = False

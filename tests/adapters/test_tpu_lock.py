@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.adapters.platforms.tpu_lock import UnusableLock, unusable_lock
 from supervisor.engines.holders import in_the_way, lock_in_the_way
-from supervisor.preflight import notes
+from supervisor.preflight import start_warnings
 from supervisor.prepare import prepare
 
 ANOTHER, THIRD = 54321, 54322
@@ -147,7 +147,7 @@ def test_a_job_on_tpu_is_warned_before_it_starts(lock: Path, tmp_path: Path, pla
         f"trainer:\n  init:\n    model_dir: {tmp_path}/run\n    devices: {devices[platform]}\n"
         "    autorestart: {max_num_restarts: 1}\n  command: [python, train.py]\n"
     )
-    told = [line for line in notes(prepare(config, []), lock) if str(lock) in line]
+    told = [line for line in start_warnings(prepare(config, []), lock) if str(lock) in line]
     assert len(told) == (platform == "tpu")
     assert any(str(lock) in line for line in in_the_way(str, lock))
 

@@ -13,8 +13,8 @@ from supervisor.config.own_rules import RuleConfig
 from supervisor.config.rule_checks import idle_patterns, rule_conflicts
 from supervisor.diagnosis.rules import Rule, names_match
 from supervisor.diagnosis.rules.rule import says
-from supervisor.preflight import notes
-from supervisor.prepare import own_rules, prepare
+from supervisor.preflight import start_warnings
+from supervisor.prepare import config_rules, prepare
 from tests.config.files import load, problems, with_restart
 
 AT = "c.yaml:{}: trainer.init.autorestart.rules[{}]{}: "
@@ -96,12 +96,12 @@ def test_what_a_rule_is_said_to_hide_it_hides(
         earlier, later = (_rule(kinds) for kinds in (wide, narrow))
         assert names_match(earlier, names) or not names_match(later, names)
     else:
-        assert len(own_rules(load(config).phases[0])) == 2
+        assert len(config_rules(load(config).phases[0])) == 2
 
 
 def _rule(kinds: list[str]) -> Rule:
     config = load(with_rules(f"{{type: {kinds}, verdict: FATAL}}"))
-    return own_rules(config.phases[0])[0]
+    return config_rules(config.phases[0])[0]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_the_warning_says_where_the_pattern_stands(tmp_path: Path) -> None:
             "command: [python, train.py]", f"command: [python, {tmp_path}/train.py]"
         )
     )
-    told = [line for line in notes(prepare(config, [])) if "regex" in line]
+    told = [line for line in start_warnings(prepare(config, [])) if "regex" in line]
     assert told == [
         f'{config}:7: trainer.init.autorestart.rules[0].regex: matches any text (value ".*"): '
         "every error gets its verdict; write what the message says, or leave it out"

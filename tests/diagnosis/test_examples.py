@@ -11,7 +11,7 @@ from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, Worker
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.prepare import own_rules
+from supervisor.prepare import config_rules
 from tests.config.files import load, problems, with_restart
 
 LOCKED = '{type: "mylib.*Error", regex: "shard \\\\d+ is locked", verdict: RESTART'
@@ -27,7 +27,7 @@ def why(*rules: str) -> list[tuple[int, int, str]]:
     text = with_restart("max_num_restarts: 3\nrules:\n" + "".join(f"- {rule}\n" for rule in rules))
     phase = load(text).phases[0]
     examples = [rule.examples for rule in phase.init.autorestart.rules]
-    return list(failed(examples, (*own_rules(phase), *RULES), Success()))
+    return list(failed(examples, (*config_rules(phase), *RULES), Success()))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_is_wrong_with_a_rule_is_told(rule: str, complaint: str) -> None:
 def judged_by(rule: str, output: str) -> Failure:
     phase = load(with_restart(f"max_num_restarts: 3\nrules:\n- {rule}")).phases[0]
     evidence = Evidence((RankEvidence(WorkerExit(0, code=1), output=output),))
-    failure = judge(evidence, Success(), (*own_rules(phase), *RULES))
+    failure = judge(evidence, Success(), (*config_rules(phase), *RULES))
     assert failure is not None
     return failure
 

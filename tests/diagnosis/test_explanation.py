@@ -21,7 +21,7 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.rules import RULES, Rule
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.prepare import own_rules
+from supervisor.prepare import config_rules
 from tests.config.files import COMMAND, load
 from tests.corpus.cases import COMPOSED, CORPUS, PROVOKED, Case, digest, read_cases
 
@@ -109,7 +109,7 @@ def pasted(known: Evidence, redact: Redactor) -> Iterator[Failure]:
         rules = yaml.safe_load("\n".join(["trainer:", *head, rule]))["trainer"]["init"]
         config = yaml.safe_load(COMMAND)
         config["trainer"]["init"]["autorestart"] |= rules["autorestart"]
-        (own,) = own_rules(load(yaml.safe_dump(config)).phases[0])
+        (own,) = config_rules(load(yaml.safe_dump(config)).phases[0])
         changed = judge(known, NEVER, (own, *RULES))
         assert changed is not None
         assert changed.rule == "own-1"

@@ -25,7 +25,7 @@ from supervisor.engines.probing.units import ProbeAnswer, UnitLayout
 from supervisor.engines.this_host import ThisHost
 from supervisor.host.guard_socket import Started
 from supervisor.host.notice import Notice
-from supervisor.ports import Starter
+from supervisor.ports import ProcessStarter
 from supervisor.protocol import simulated
 from tests.running import eventually, lives, shared_guard
 
@@ -99,7 +99,7 @@ class Looking:
         directory: Path,
         limits: ProbeLimits,
         sitecustomize: str = "",
-        starter: Starter | None = None,
+        starter: ProcessStarter | None = None,
     ) -> None:
         self.clock = Advancing()
         self.reactor = Reactor(self.clock)

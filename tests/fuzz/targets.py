@@ -49,7 +49,7 @@ from supervisor.diagnosis.verdicts import judge
 from supervisor.files.segments import JOURNAL, SUFFIX, Segment
 from supervisor.host.identity import Identity
 from supervisor.narrative.told import told_again
-from supervisor.ports import Source
+from supervisor.ports import AnnouncementSource
 from supervisor.prepare import prepare
 from supervisor.protocol import committed, simulated
 from supervisor.protocol.failure_record import (
@@ -188,7 +188,7 @@ def _of_servers(folder: Path, host: str, answer: Callable[[bytes], None]) -> Ite
 # --- the ways ------------------------------------------------------------------------------------
 
 
-def _announced(source: Source) -> None:
+def _announced(source: AnnouncementSource) -> None:
     """Check the text that a person gets for an announcement."""
     announcement = source.look()
     if announcement is not None:

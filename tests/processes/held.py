@@ -21,9 +21,9 @@ from supervisor.adapters.stores.lease_places import LeaseFile
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.clock_jump import ClockReading
 from supervisor.core.exit_codes import ExitCode
-from supervisor.guard_keeper import guarded
+from supervisor.guard_keeper import keep_guard
 from supervisor.model_dir_ownership import Exclusion, ModelDir, own_model_dir
-from supervisor.ports import Stored
+from supervisor.ports import StoredObject
 from supervisor.protocol.location import Uri
 
 TOKEN = "a" * 32
@@ -36,7 +36,7 @@ class HangingPlace:
         self._file = LeaseFile(LocalStorage(folder), settle=0.01)
         self._hang = folder / "hang"
 
-    def read(self) -> Stored:
+    def read(self) -> StoredObject:
         """See `lease.LeasePlace`."""
         self._wait()
         return self._file.read()
@@ -70,7 +70,7 @@ def main(folder: Path, renew: float) -> int:
     model_dir = ModelDir(folder, LocalStorage(folder), (Uri("gs", "b"), HangingPlace(folder)))
     times = LeaseTimes(duration=60.0, renew=renew)
     exclusion = Exclusion(flock=False, lease=times, clocks=lambda: clocks(folder))
-    with guarded(reactor, clock) as guard:
+    with keep_guard(reactor, clock) as guard:
         worker = WorkerProcess(guard, ["sleep", "60"], env=os.environ, output=2)
         try:
             with own_model_dir(model_dir, TOKEN, clock, reactor, guard, exclusion, print, end):

@@ -25,7 +25,7 @@ from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.events import Noticed
 from supervisor.core.exit_codes import ExitCode
-from supervisor.guard_keeper import guarded
+from supervisor.guard_keeper import keep_guard
 from supervisor.host import tree
 from supervisor.host.guard_process import guard_command
 from supervisor.host.waiting import has_ended
@@ -127,6 +127,6 @@ def test_no_descriptor_is_left_of_a_guard() -> None:
     clock = SystemClock()
     reactor = Reactor(clock)
     before = descriptors()
-    with guarded(reactor, clock):
+    with keep_guard(reactor, clock):
         pass
     assert descriptors() <= before

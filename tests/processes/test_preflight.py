@@ -163,7 +163,7 @@ def test_a_platform_that_its_own_environment_takes_away_is_refused(
     job["trainer"]["init"]["devices"] = devices
     job["trainer"]["command"]["env"] = {"JAX_PLATFORMS": platforms}
     done = validate(tmp_path, job)
-    told = f"command.env.JAX_PLATFORMS: is {platforms!r}, by which jax may run on the CPU"
+    told = f"command.env.JAX_PLATFORMS: is {platforms!r}: with it jax may silently run on the CPU"
     assert (done.returncode == 78) == refused, done.stderr
     assert (told in done.stderr) == refused
     assert ("remove it (JAX_PLATFORMS is set for you)" in done.stderr) == refused

@@ -57,7 +57,7 @@ def test_a_job_goes_on_from_what_can_be_followed_and_no_attempt_gets_a_number_tw
     assert main(["repair", str(model_dir)]) == 0
     said = capsys.readouterr().out
     assert f"line {ends[0] + 1} is damaged" in said
-    assert f"{len(lines) - ends[0]} lines behind it count no more" in said
+    assert f"{len(lines) - ends[0]} lines after it are ignored" in said
     assert kept(model_dir) == damaged
     assert json.loads(journal.read_bytes())["snapshot"]["repaired"] in said
 

@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "below a program": (command("[./there.py/x]"), "command[0]: no such file: ./there.py/x"),
     "not executable": (command("[./there.py]"), "is not executable: ./there.py (chmod +x ./there"),
     "a directory": (command("[./folder]"), "command[0]: is a directory: ./folder"),
-    "line ends of Windows": (command("[./windows.sh]"), "windows.sh has the line ends of Windows"),
+    "line ends of Windows": (command("[./windows.sh]"), "windows.sh has Windows line ends"),
     "no such shebang": (command("[./shebang.sh]"), "names an interpreter that is not there: /no/"),
     "home": (command("[python, ~/gone.py]"), f"~ is not expanded here: write {Path.home()}/gone"),
     "a variable": (command("[$HOME/python, there.py]"), "variables are not expanded here, no s"),
@@ -287,7 +287,7 @@ def test_a_job_beside_the_config_is_told_where_another_begins(
     (tmp_path / "conf" / "run").mkdir()
     (tmp_path / "conf" / "run" / "journal.jsonl").touch()
     assert main(["validate", written(tmp_path, THERE)]) == 0
-    told = f"a new job begins in {tmp_path}/cwd/run; beside the config there is {tmp_path}/conf/run"
+    told = f"a new job begins in {tmp_path}/cwd/run, but there is a job in {tmp_path}/conf/run"
     assert told in capfd.readouterr().out
 
 

@@ -35,8 +35,8 @@ class Ward(Protocol):
 
 
 class SimulatedGuard:
-    """See `adapters.processes.guard_client.GuardClient`, and `guard_keeper.guarded`, which replaces
-    it."""
+    """See `adapters.processes.guard_client.GuardClient`, and `guard_keeper.keep_guard`, which
+    replaces it."""
 
     def __init__(self, ward: Ward, pidfd: int) -> None:
         self.pidfd = pidfd

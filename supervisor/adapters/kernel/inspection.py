@@ -11,10 +11,10 @@ import psutil
 
 from supervisor.files.writing import opened
 from supervisor.host import tree
-from supervisor.ports import Starter
+from supervisor.ports import ProcessStarter
 
 
-def dump_native_stacks(starter: Starter, pid: int, path: Path) -> None:
+def dump_native_stacks(starter: ProcessStarter, pid: int, path: Path) -> None:
     """Start py-spy, if it is installed, to write the Python and native stacks of `pid` to `path`.
 
     Returns at once. py-spy is a process of the job: if it takes too long, it is killed together

@@ -77,7 +77,7 @@ class Reactor:
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._events: deque[Event] = deque()
         self.busy_since: float | None = clock.now()
-        """See `ports.Loop`."""
+        """See `ports.MainLoopView`."""
         self.stop_requests = 0
         """How many requests to stop were posted."""
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -85,7 +85,7 @@ class Reactor:
 
     @property
     def is_stop_requested(self) -> bool:
-        """See `ports.Loop`."""
+        """See `ports.MainLoopView`."""
         return self.stop_requests > 0
 
     def post(self, event: Event) -> None:

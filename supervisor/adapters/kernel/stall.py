@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from supervisor.ports import Loop
+from supervisor.ports import MainLoopView
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
 _PATIENCE = 3
@@ -30,7 +30,7 @@ _PATIENCE = 3
 
 @contextmanager
 def watched(
-    loop: Loop,
+    loop: MainLoopView,
     grace: float,
     terminate: Callable[[], None],
     end: Callable[[str], None],
@@ -60,7 +60,7 @@ def watched(
 class _Stall:
     def __init__(
         self,
-        loop: Loop,
+        loop: MainLoopView,
         grace: float,
         terminate: Callable[[], None],
         end: Callable[[str], None],

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from supervisor.host import bounded_http
-from supervisor.ports import Announcement, Source
+from supervisor.ports import Announcement, AnnouncementSource
 from supervisor.protocol.reading import UnreadableError, parse_object
 
 HOST = "169.254.169.254"
@@ -58,7 +58,7 @@ KEYS = (*EVENTS, _UPCOMING, _POLICY)
 """All keys that we ask the server for."""
 
 
-def sources(host: str) -> list[Source]:
+def sources(host: str) -> list[AnnouncementSource]:
     """Returns the sources of all announcements of the server at `host`; each waits by itself."""
     return [*(GceEvent(host, key) for key in EVENTS), GceMaintenance(host)]
 
@@ -78,7 +78,9 @@ class GceEvent:
         return str(self._key)
 
     def look(self) -> Announcement | None:
-        """See `Source`. Answers at once the first time, later when the value changes, or after
+        """See `AnnouncementSource`.
+
+        Answers at once the first time, later when the value changes, or after
         `_LONG_POLL` seconds."""
         status, value = self._key.ask()
         if status != http.client.OK:
@@ -124,11 +126,13 @@ class GceMaintenance:
 
     @property
     def pause(self) -> float:
-        """See `Source`."""
+        """See `AnnouncementSource`."""
         return _PAUSE if self._key.waits else _SELDOM
 
     def look(self) -> Announcement | None:
-        """See `Source`. Answers at once the first time, later when the value changes, or after
+        """See `AnnouncementSource`.
+
+        Answers at once the first time, later when the value changes, or after
         `_LONG_POLL` seconds."""
         return self._news.of(self._announced(*self._key.ask()))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from supervisor.host.notice import Notice, Tell
 from supervisor.host.retry import Pauses
 from supervisor.host.waiting import has_ended
-from supervisor.ports import Announcement, Source, Starter
+from supervisor.ports import Announcement, AnnouncementSource, ProcessStarter
 from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import opened
 
@@ -50,7 +50,7 @@ class PreemptionWatch:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[AnnouncementSource],
         doomed: Callable[[str], None],
         announced: Callable[[str], None],
         tell: Tell,
@@ -88,7 +88,7 @@ class PreemptionWatch:
         """Ask no source any more. The answer to a request under way is ignored."""
         self._closed.set()
 
-    def _watch(self, source: Source, looked: threading.Event) -> None:
+    def _watch(self, source: AnnouncementSource, looked: threading.Event) -> None:
         failures = 0
         while not self._closed.is_set():
             try:
@@ -136,7 +136,7 @@ class AnnouncementFile:
         return f"the file {self._path}"
 
     def look(self) -> Announcement | None:
-        """See `Source`."""
+        """See `AnnouncementSource`."""
         try:
             with opened(self._path, linked=True) as file:
                 text = file.read(_CHUNK)
@@ -155,7 +155,9 @@ class AnnouncementCommand:
     pause = _COMMAND_PAUSE
     quick = False
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], starter: Starter) -> None:
+    def __init__(
+        self, argv: Sequence[str], environ: Mapping[str, str], starter: ProcessStarter
+    ) -> None:
         self._starter = starter
         self._argv = list(argv)
         self._environ = dict(environ)
@@ -164,7 +166,7 @@ class AnnouncementCommand:
         return f"the command {self._argv[0]!r}"
 
     def look(self) -> Announcement | None:
-        """See `Source`."""
+        """See `AnnouncementSource`."""
         reads, writes = os.pipe()
         with os.fdopen(reads, "rb") as output:
             with os.fdopen(writes, "wb") as theirs, Path(os.devnull).open("wb") as null:

@@ -99,7 +99,7 @@ class GuardClient:
         errors: int,
         inherit: Sequence[int] = (),
     ) -> Started:
-        """See `ports.Starter`."""
+        """See `ports.ProcessStarter`."""
         payload = packed(argv, env, inherit)
         try:
             with self._lock:

@@ -9,7 +9,7 @@ from signal import Signals, pidfd_send_signal
 
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.host.waiting import has_ended
-from supervisor.ports import Starter
+from supervisor.ports import ProcessStarter
 
 
 class WorkerProcess:
@@ -17,7 +17,7 @@ class WorkerProcess:
 
     def __init__(
         self,
-        starter: Starter,
+        starter: ProcessStarter,
         argv: Sequence[str],
         *,
         env: Mapping[str, str],

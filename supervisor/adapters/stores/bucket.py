@@ -23,7 +23,14 @@ from urllib.parse import quote
 
 from supervisor.diagnosis.store_faults import Meaning, RefusedError, StoreFault, fault_of, ruling
 from supervisor.host.retry import PassesError, Pauses, Retry
-from supervisor.ports import MAX_OBJECT, ConflictError, Listing, Objects, Stored, UnavailableError
+from supervisor.ports import (
+    MAX_OBJECT,
+    ConflictError,
+    Listing,
+    Objects,
+    StoredObject,
+    UnavailableError,
+)
 from supervisor.protocol.location import Uri
 from supervisor.protocol.reading import UnreadableError, parse_object
 from supervisor.protocol.shortening import beginning
@@ -70,7 +77,7 @@ class _Store(Protocol):
     should.
     """
 
-    def read(self, name: str, limit: int) -> Stored: ...
+    def read(self, name: str, limit: int) -> StoredObject: ...
     def write(self, name: str, data: bytes, expected: str | None) -> str: ...
     def delete(self, name: str) -> None: ...
     def exists(self, name: str) -> bool: ...
@@ -87,7 +94,7 @@ class _Bucket:
         self._store: _Store | None = None
         self._lock = threading.Lock()
 
-    def read(self, path: str, limit: int = MAX_OBJECT) -> Stored:
+    def read(self, path: str, limit: int = MAX_OBJECT) -> StoredObject:
         """See `ports.Objects`."""
         name = (self._uri / path).path
         return self._call(path, lambda store: store.read(name, limit))
@@ -245,9 +252,9 @@ class _Google:
         self._url = _google_url(emulator)
         self._objects = f"storage/v1/b/{quote(bucket, safe='')}/o"
 
-    def read(self, name: str, limit: int) -> Stored:
+    def read(self, name: str, limit: int) -> StoredObject:
         headers, content = self._ask("GET", self._object(name), {"alt": "media"}, limit=limit)
-        return Stored(content, headers["x-goog-generation"])
+        return StoredObject(content, headers["x-goog-generation"])
 
     def write(self, name: str, data: bytes, expected: str | None) -> str:
         condition = {} if expected is None else {"ifGenerationMatch": expected or "0"}
@@ -331,10 +338,10 @@ class _Amazon:
         self._bucket = bucket
         self._bound = bound
 
-    def read(self, name: str, limit: int) -> Stored:
+    def read(self, name: str, limit: int) -> StoredObject:
         answer = self._client.get_object(Bucket=self._bucket, Key=name)
         with answer["Body"] as body:
-            return Stored(_up_to(limit, body.read, name, self._bound), answer["ETag"])
+            return StoredObject(_up_to(limit, body.read, name, self._bound), answer["ETag"])
 
     def write(self, name: str, data: bytes, expected: str | None) -> str:
         condition = {"IfMatch": expected} if expected else {"IfNoneMatch": "*"}

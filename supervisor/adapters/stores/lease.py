@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from supervisor.host.identity import Identity
-from supervisor.ports import ConflictError, Stored
+from supervisor.ports import ConflictError, StoredObject
 from supervisor.protocol.reading import UnreadableError, parse_object
 from supervisor.protocol.this_machine import file_system
 
@@ -60,7 +60,7 @@ class LeaseTimes:
 class LeasePlace(Protocol):
     """Where a lease is kept. Errors are OSErrors."""
 
-    def read(self) -> Stored:
+    def read(self) -> StoredObject:
         """Read the lease; data and version are empty if there is none."""
         ...
 
@@ -197,7 +197,7 @@ class Lease:
         if self._error is None:
             self._thread.join(self._times.renew)  # bounded: storage may hang; then it runs out
 
-    def _outwait(self, found: Stored) -> Stored:
+    def _outwait(self, found: StoredObject) -> StoredObject:
         """Wait until the lease's owner is known to be dead or has released it; returns what the
         place holds then."""
         owner = owner_of(found.data)

@@ -15,7 +15,7 @@ import errno
 import hashlib
 import time
 
-from supervisor.ports import ConflictError, Objects, Storage, Stored
+from supervisor.ports import ConflictError, Objects, Storage, StoredObject
 from supervisor.protocol.reading import UnreadableError
 
 LEASE = "lease.json"
@@ -34,7 +34,7 @@ class LeaseFile:
         self._settle = settle
         self._own: str | None = None
 
-    def read(self) -> Stored:
+    def read(self) -> StoredObject:
         """See `lease.LeasePlace`."""
         try:
             data = self._storage.read(LEASE, MAX_LEASE)
@@ -42,7 +42,7 @@ class LeaseFile:
             data = b""
         except UnreadableError:  # no living owner wrote this: it never changes, so it is replaced
             data = UNREADABLE
-        return Stored(data, hashlib.sha256(data).hexdigest() if data else "")
+        return StoredObject(data, hashlib.sha256(data).hexdigest() if data else "")
 
     def write(self, data: bytes, expected: str) -> str:
         """See `lease.LeasePlace`. A write over another's version must last `settle` seconds."""
@@ -68,12 +68,12 @@ class LeaseObject:
         self._objects = objects
         self._is_proven = False
 
-    def read(self) -> Stored:
+    def read(self) -> StoredObject:
         """See `lease.LeasePlace`."""
         try:
             return self._objects.read(LEASE, MAX_LEASE)
         except FileNotFoundError:
-            return Stored(b"", "")
+            return StoredObject(b"", "")
 
     def write(self, data: bytes, expected: str) -> str:
         """See `lease.LeasePlace`.

@@ -73,7 +73,7 @@ class RunLog:
         self._broken = False
 
     def observe(self, told: Told) -> None:
-        """See `observers.Rendering`."""
+        """See `observers.LineObserver`."""
         self._directory = told.after.directory or self._directory
         event, lines, now = told.event, told.lines, self._clock.now()
         quoted = [line.quotes for line in lines if line.quotes is not None]

@@ -58,7 +58,7 @@ class Summary:
             self._take(each)
 
     def observe(self, told: Told) -> None:
-        """See `observers.Rendering`."""
+        """See `observers.LineObserver`."""
         directory = told.after.directory
         if self._take(told) and directory is not None:
             self._try(ATTEMPTS, self._write_older)
