@@ -13,12 +13,12 @@ from pathlib import Path
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.adapters.processes.leftovers import (
-    RecordError,
-    recorded,
-    says,
-    sweep,
-    who_may_be,
-    who_say_so,
+    UntrustedRecordError,
+    environment_names_run,
+    kill_leftovers,
+    possible_leftovers,
+    processes_naming_job,
+    read_record,
 )
 from supervisor.adapters.stores.journal import DamagedJournalError
 from supervisor.core.events import Noticed
@@ -113,24 +113,24 @@ def sweep_leftovers(model_dir: Path, job: str) -> list[Notice]:
         )
     told: list[Notice] = []
     try:
-        found = recorded(model_dir)
-    except (RecordError, OSError) as error:
+        found = read_record(model_dir)
+    except (UntrustedRecordError, OSError) as error:
         text = f"nothing that an earlier supervisor left behind can be killed: {error}"
         told.append(Notice("leftovers-unknown", text, reason=str(error)))
         told += _set_aside_foreign_record(model_dir / NAME)
         found = None
-    if found is not None and (killed := sweep(found)):
+    if found is not None and (killed := kill_leftovers(found)):
         pids = ", ".join(str(pid) for pid in killed)
         text = f"killed what an earlier supervisor left behind: pid {pids}"
         told.append(Notice("leftovers-killed", text, pids=list(killed)))
-    if found is not None and (left := who_may_be(found)):
+    if found is not None and (left := possible_leftovers(found)):
         pids = ", ".join(str(pid) for pid in left)
         text = (
             f"not killed: pid {pids}; only its session number is on record, and another process "
             "may have that number by now; kill it yourself if it is a trainer"
         )
         told.append(Notice("leftovers-left", text, pids=list(left), reason="session"))
-    if job and (said := who_say_so(job, model_dir)):
+    if job and (said := processes_naming_job(job, model_dir)):
         pids = ", ".join(str(pid) for pid in said)
         text = (
             f"not killed: pid {pids}; only its environment says that it belongs to this job, and "
@@ -167,7 +167,10 @@ def record_and_contain(
     try:
         origin = RecordOrigin(job, instance, Identity.of_this_process(), folder(model_dir), cgroup)
         record = ProcessRecord(
-            model_dir / NAME, origin, partial(storage.replace, NAME), partial(says, origin.run)
+            model_dir / NAME,
+            origin,
+            partial(storage.replace, NAME),
+            partial(environment_names_run, origin.run),
         )
     except OSError as error:
         raise ModelDirError(f"{NAME} cannot be written: {error.strerror}") from error

@@ -19,12 +19,12 @@ from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import FileJournal, History, JournalError
 from supervisor.adapters.stores.space import Space
 from supervisor.adapters.telling.console import JsonConsole, PlainConsole
-from supervisor.adapters.telling.runlog import Console, LogFormat, RunLog, as_json
+from supervisor.adapters.telling.runlog import LogFormat, RunLog, ShowLine, as_json
 from supervisor.adapters.telling.status_file import StatusFile
 from supervisor.adapters.telling.summary import Summary
 from supervisor.adapters.telling.systemd import (
     ServiceManager,
-    Watchdog,
+    SystemdWatchdog,
     notifier_of,
     watchdog_period,
 )
@@ -169,7 +169,7 @@ class FailureLine:
 class Display:
     """The means to show the job to a person."""
 
-    line: Console
+    line: ShowLine
     """Shows a line of the supervisor."""
     mirror: Callable[[int, bytes], None]
     """Shows a part of rank 0's output in an attempt; empty bytes mark the end of the output."""
@@ -244,7 +244,7 @@ def observers_of(
     if (notifier := notifier_of(os.environ)) is not None:
         stack.callback(notifier.close)
         if (period := watchdog_period(os.environ)) is not None:
-            Watchdog(notifier, period, reactor.call_later)
+            SystemdWatchdog(notifier, period, reactor.call_later)
         observers.add_with_timers(partial(ServiceManager, notifier, policy, clock))
     if not os.path.samestat(os.fstat(1), os.fstat(2)):
         observers.add(FailureLine(str(job.place), complain))

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from supervisor.adapters.stores.journal import FileJournal, content, segments_of
-from supervisor.files.attempts import FOLDER, attempt_of, is_phase_folder
+from supervisor.files.attempts import ATTEMPTS_FOLDER, attempt_of, is_phase_folder
 from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL
 from supervisor.history.archive import archived_name, checksum
 from supervisor.history.fold import History
@@ -109,7 +109,7 @@ def highest_attempt(storage: Storage, since: str = "") -> int:
         OSError: the folders cannot be listed.
     """
     phases = [name for name in storage.names("") if is_phase_folder(name) and name >= since]
-    names = (name for phase in phases for name in storage.names(f"{phase}/{FOLDER}"))
+    names = (name for phase in phases for name in storage.names(f"{phase}/{ATTEMPTS_FOLDER}"))
     numbers = (attempt_of(name) or 0 for name in names)
     return max((number for number in numbers if number <= _MAX_ATTEMPT), default=0)
 

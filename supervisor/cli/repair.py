@@ -36,7 +36,7 @@ from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.complaints import complain
 from supervisor.cli.job_view import NoJobError, exit_code_of, print_line
 from supervisor.core.exit_codes import ExitCode
-from supervisor.files.attempts import FOLDER, attempt_of, is_phase_folder
+from supervisor.files.attempts import ATTEMPTS_FOLDER, attempt_of, is_phase_folder
 from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL, SUFFIX, TORN, Segment
 from supervisor.history.archive import is_segment
 from supervisor.host.outlet import say_on_stderr
@@ -152,9 +152,9 @@ def _copied(objects: Objects, folder: Path) -> frozenset[str]:
         (folder / ARCHIVE / name).write_bytes(objects.read(f"{ARCHIVE}/{name}").data)
     for phase in filter(is_phase_folder, objects.list("").folders):
         (folder / phase).mkdir()
-        for name in objects.list(f"{phase}/{FOLDER}").folders:
+        for name in objects.list(f"{phase}/{ATTEMPTS_FOLDER}").folders:
             if attempt_of(name) is not None:
-                (folder / phase / FOLDER / name).mkdir(parents=True)
+                (folder / phase / ATTEMPTS_FOLDER / name).mkdir(parents=True)
     return segments
 
 

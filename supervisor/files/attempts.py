@@ -1,7 +1,7 @@
 """Names the folders of phases and attempts, and sorts attempts by their start.
 
 The name of an attempt's folder is its number, with zeros in front up to four digits. Sorted as
-text, 10000 would come before 9999, so `in_order` sorts by number.
+text, 10000 would come before 9999, so `attempts_in_order` sorts by number.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 
-PHASE = "_restartable"
+PHASE_SUFFIX = "_restartable"
 """The end of the name of each phase's folder. The name begins with the time at which the phase
 began."""
-FOLDER = "attempts"
+ATTEMPTS_FOLDER = "attempts"
 """The folder, in the folder of a phase, that holds the folders of its attempts."""
-_PHASE = re.compile(rf"[0-9]{{8}}_[0-9]{{6}}{PHASE}")
+_PHASE = re.compile(rf"[0-9]{{8}}_[0-9]{{6}}{PHASE_SUFFIX}")
 _NUMBER = re.compile(r"[0-9]{4,18}")
 
 
 def phase_folder(wall: datetime) -> str:
     """Returns the name of the folder of a phase that begins at the time `wall`."""
-    return f"{wall:%Y%m%d_%H%M%S}{PHASE}"
+    return f"{wall:%Y%m%d_%H%M%S}{PHASE_SUFFIX}"
 
 
 def is_phase_folder(name: str) -> bool:
@@ -31,7 +31,7 @@ def is_phase_folder(name: str) -> bool:
 
 def attempt_folder(attempt: int) -> str:
     """Returns the path of an attempt's folder, relative to the folder of its phase."""
-    return f"{FOLDER}/{_name(attempt)}"
+    return f"{ATTEMPTS_FOLDER}/{_name(attempt)}"
 
 
 def attempt_of(name: str) -> int | None:
@@ -40,7 +40,7 @@ def attempt_of(name: str) -> int | None:
     return number if number is not None and _name(number) == name else None
 
 
-def in_order(names: Iterable[str]) -> list[str]:
+def attempts_in_order(names: Iterable[str]) -> list[str]:
     """Returns those of `names` that are names of attempts' folders, in the order of their start."""
     numbers = (number for name in names if (number := attempt_of(name)) is not None)
     return [_name(number) for number in sorted(numbers)]

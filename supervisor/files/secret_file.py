@@ -26,12 +26,12 @@ def read(path: Path, limit: int) -> bytes:
         OSError: it cannot be read now.
     """
     with opened(path, linked=True) as file:
-        if (why := exposed(os.fstat(file.fileno()), os.geteuid())) is not None:
+        if (why := why_exposed(os.fstat(file.fileno()), os.geteuid())) is not None:
             raise UnreadableError(path, why, f"chown it, or chmod 600 {path}")
         return content(file, path, limit)
 
 
-def exposed(status: os.stat_result, user: int) -> str | None:
+def why_exposed(status: os.stat_result, user: int) -> str | None:
     """Return why a user besides `user` and root may know the content of a file of that `status`;
     None: no other user can."""
     if status.st_uid not in (user, 0):

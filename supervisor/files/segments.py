@@ -30,8 +30,8 @@ DAMAGED = "journal.damaged-"
 TORN = "journal.torn-"
 """Prefix of a file with the incomplete line that was cut off the end of the journal."""
 RUN_LOG = "run.log"
-ATTEMPTS = "attempts.jsonl"
-OF_A_PHASE = (RUN_LOG, ATTEMPTS)
+ATTEMPTS_FILE = "attempts.jsonl"
+PHASE_FILES = (RUN_LOG, ATTEMPTS_FILE)
 """The files in the folder of each phase that grow."""
 SUFFIX = ".parts"
 _NAME = re.compile(r"(\d{8})(?:\.(\d{8}))?-(\d{12})-(\d{12})")
@@ -60,7 +60,7 @@ class Segment:
         return f"{self.epoch:08d}{generation}-{self.start:012d}-{self.end:012d}"
 
     @property
-    def writing(self) -> tuple[int, int]:
+    def version(self) -> tuple[int, int]:
         """Epoch and generation, which all segments of one version of the file share."""
         return self.epoch, self.generation
 
@@ -74,7 +74,7 @@ class Segment:
         return cls(epoch, start, end, generation)
 
 
-def extended(
+def next_segment(
     segments: tuple[Segment, ...], epoch: int, size: int, generation: int = 0
 ) -> tuple[Segment, tuple[Segment, ...]] | None:
     """Returns the segment to write when a file has grown to `size` bytes, and those of `segments`
@@ -109,7 +109,7 @@ class Merge:
         return self.chain[-1].end if self.chain else 0
 
 
-def merged(objects: Mapping[str, int]) -> Merge:
+def merge_objects(objects: Mapping[str, int]) -> Merge:
     """Returns what to read of `objects`, given as name and size in bytes.
 
     It is the newest generation of the newest epoch for which there is a segment from byte 0 on.
@@ -117,8 +117,8 @@ def merged(objects: Mapping[str, int]) -> Merge:
     found = {name: segment for name in objects if (segment := Segment.parse(name)) is not None}
     torn = tuple(sorted(name for name, one in found.items() if objects[name] != one.size))
     whole = [segment for name, segment in found.items() if name not in torn]
-    for writing in sorted({segment.writing for segment in whole}, reverse=True):
-        written = [segment for segment in whole if segment.writing == writing]
+    for version in sorted({segment.version for segment in whole}, reverse=True):
+        written = [segment for segment in whole if segment.version == version]
         if chain := _chain(written):
             beyond = tuple(sorted(one for one in written if one.end > chain[-1].end))
             return Merge(chain, beyond, torn)

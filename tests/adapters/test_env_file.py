@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.adapters.stores.env_file import parse, read_env_file
-from supervisor.files.secret_file import exposed
+from supervisor.files.secret_file import why_exposed
 
 
 def made(folder: Path, content: str | bytes, mode: int = 0o600) -> Path:
@@ -95,7 +95,7 @@ def test_a_file_of_root_is_as_good_as_ours(tmp_path: Path) -> None:
     status = list(made(tmp_path, "A=1").stat())
     for owner, told in ((0, None), (10001, None), (10002, "belongs to uid 10002, not to us")):
         status[stat.ST_UID] = owner
-        assert exposed(os.stat_result(status), 10001) == told
+        assert why_exposed(os.stat_result(status), 10001) == told
 
 
 @pytest.mark.parametrize(

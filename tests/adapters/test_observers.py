@@ -16,7 +16,7 @@ from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.status_file import STATUS, StatusFile
-from supervisor.adapters.telling.systemd import Notifier, ServiceManager, Watchdog
+from supervisor.adapters.telling.systemd import Notifier, ServiceManager, SystemdWatchdog
 from supervisor.core.events import Noticed, PhaseBegun, SupervisorStarted
 from supervisor.core.machine import step
 from supervisor.core.state import JobState
@@ -114,7 +114,7 @@ def test_the_watchdog_of_systemd_goes_on_where_the_observer_that_tells_it_is_off
         systemd.bind(str(tmp_path / "notify"))
         systemd.setblocking(False)
         notifier = Notifier(str(tmp_path / "notify"))
-        Watchdog(notifier, 0.01, reactor.call_later)
+        SystemdWatchdog(notifier, 0.01, reactor.call_later)
         observers = IsolatedObservers(policy(), reactor.call_later, told.append)
         observers.add_with_timers(partial(ServiceManager, notifier, policy(), clock))
         observers.observe(replace(STARTED, after=replace(AFTER, phase=7)))

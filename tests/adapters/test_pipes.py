@@ -29,6 +29,7 @@ from supervisor.adapters.stores.checkpoint_watcher import (
 )
 from supervisor.adapters.telling.console import PlainConsole
 from supervisor.config.patterns import Pattern
+from supervisor.host.notice import Notice
 from supervisor.protocol.messages import MAX_LINE, Message, SavedMessage, Stage, StepMessage, encode
 from supervisor.protocol.reporter import Reporter
 from tests.running import PATIENCE, eventually
@@ -177,7 +178,7 @@ class Pumped:
     ) -> None:
         self.steps: list[int] = []
         self.firsts: list[int] = []
-        self.errors: list[str] = []
+        self.errors: list[Notice] = []
         self.sigterms: list[int] = []
         self.mirrored = b""
         patterns = OutputPatterns(
@@ -301,7 +302,7 @@ def test_a_pattern_that_takes_for_ever_is_given_up(tmp_path: Path) -> None:
     assert pumped.pump.reader.success_seen
     first, last = pumped.errors
     assert "takes too long in text that begins 'aaaa" in first
-    assert last.endswith("took too long in 3 lines: it is not looked for any more in this attempt")
+    assert [first.event, last.event] == ["pattern-slow", "pattern-off"]
 
 
 def test_a_pattern_that_is_slow_in_each_line_gets_a_part_of_the_time(tmp_path: Path) -> None:
@@ -313,7 +314,7 @@ def test_a_pattern_that_is_slow_in_each_line_gets_a_part_of_the_time(tmp_path: P
     assert pumped.pump.reader.success_seen, "each pattern has a time of its own"
     assert (tmp_path / "log").read_bytes().count(b"\n") == 2003, "only searches are left out"
     (told,) = pumped.errors
-    assert "is slow: lines are passed over" in told
+    assert told.event == "pattern-slow"
 
 
 def test_only_the_ends_of_a_long_line_are_searched(tmp_path: Path) -> None:

@@ -10,7 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.adapters.platforms.secret_manager import SecretError, SecretManager
-from supervisor.adapters.processes.leftovers import RecordError, recorded, says
+from supervisor.adapters.processes.leftovers import (
+    UntrustedRecordError,
+    environment_names_run,
+    read_record,
+)
 from supervisor.adapters.stores.env_file import read_env_file
 from supervisor.host import tree
 from supervisor.host.identity import Identity
@@ -49,12 +53,14 @@ def _record(model_dir: Path) -> Target:
     sample = origin.to_bytes() + b'{"session": 5, "started": 7}\n'
 
     def look() -> object:
-        found = recorded(model_dir)
+        found = read_record(model_dir)
         seen = tree.stat(os.getpid())
-        who = partial(says, origin.run)
+        who = partial(environment_names_run, origin.run)
         return found is not None and seen is not None and found.proves(os.getpid(), seen, who)
 
-    return in_file("record of sessions", sample, model_dir / NAME, look, RecordError, OSError)
+    return in_file(
+        "record of sessions", sample, model_dir / NAME, look, UntrustedRecordError, OSError
+    )
 
 
 def _variables(path: Path) -> object:

@@ -18,11 +18,11 @@ import psutil
 import pytest
 
 from supervisor.adapters.processes.leftovers import (
-    RecordError,
-    recorded,
-    sweep,
-    who_may_be,
-    who_say_so,
+    UntrustedRecordError,
+    kill_leftovers,
+    possible_leftovers,
+    processes_naming_job,
+    read_record,
 )
 from supervisor.host import cgroups, tree
 from supervisor.host.identity import Identity
@@ -244,9 +244,9 @@ def test_only_who_may_be_of_this_model_dir_is_named(tmp_path: Path) -> None:
             process = stack.enter_context(subprocess.Popen(["sleep", "600"], env=environ))
             stack.callback(process.kill)
             pids[name] = process.pid
-        assert eventually(lambda: len(who_say_so(job, copy)) == 4)
-        assert set(pids.values()) - set(who_say_so(job, copy)) == {pids["original"]}
-        assert set(pids.values()) - set(who_say_so(job, original)) == {pids["copy"]}
+        assert eventually(lambda: len(processes_naming_job(job, copy)) == 4)
+        assert set(pids.values()) - set(processes_naming_job(job, copy)) == {pids["original"]}
+        assert set(pids.values()) - set(processes_naming_job(job, original)) == {pids["copy"]}
 
 
 def recorded_session(model_dir: Path, pid: int, prefix: tuple[str, ...]) -> bool:
@@ -366,8 +366,8 @@ def record(model_dir: Path, sessions: dict[int, int], **changes: Any) -> None:
 
 
 def swept(model_dir: Path) -> list[int]:
-    found = recorded(model_dir)
-    return sweep(found) if found is not None else []
+    found = read_record(model_dir)
+    return kill_leftovers(found) if found is not None else []
 
 
 def test_a_session_is_swept_only_if_the_start_times_agree(tmp_path: Path) -> None:
@@ -384,9 +384,9 @@ def test_the_number_of_a_session_alone_kills_nobody(tmp_path: Path) -> None:
     left, number, began = without_leader({})
     record(tmp_path, {number: began})
     assert swept(tmp_path) == []
-    found = recorded(tmp_path)
+    found = read_record(tmp_path)
     assert found is not None
-    assert who_may_be(found) == [left]
+    assert possible_leftovers(found) == [left]
     line = {"session": number, "started": began, "pid": left}
     with (tmp_path / NAME).open("a") as file:
         file.write(json.dumps({**line, "started": began - 1}) + "\n")
@@ -436,8 +436,8 @@ def test_a_record_that_is_not_to_be_believed_kills_nobody(
 ) -> None:
     with session() as (other, began):
         record(tmp_path, {other.pid: began}, **changes)
-        with pytest.raises(RecordError, match=text):
-            recorded(tmp_path)
+        with pytest.raises(UntrustedRecordError, match=text):
+            read_record(tmp_path)
         assert other.poll() is None
 
 
@@ -445,8 +445,8 @@ def test_a_record_that_others_may_write_kills_nobody(tmp_path: Path) -> None:
     with session() as (other, began):
         record(tmp_path, {other.pid: began})
         (tmp_path / NAME).chmod(0o666)
-        with pytest.raises(RecordError, match="may be written by others"):
-            recorded(tmp_path)
+        with pytest.raises(UntrustedRecordError, match="may be written by others"):
+            read_record(tmp_path)
         assert other.poll() is None
 
 

@@ -15,7 +15,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.adapters.processes.guard_client import GuardClient
-from supervisor.adapters.processes.leftovers import RecordError, recorded, says
+from supervisor.adapters.processes.leftovers import (
+    UntrustedRecordError,
+    environment_names_run,
+    read_record,
+)
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.host import cgroups, guard_socket, tree
 from supervisor.host.identity import Identity
@@ -39,7 +43,7 @@ def empty(model_dir: Path, kind: type[ProcessRecord] = ProcessRecord) -> Process
         path.with_suffix(".new").write_bytes(data)
         path.with_suffix(".new").replace(path)
 
-    return kind(path, origin, replace, partial(says, origin.run))
+    return kind(path, origin, replace, partial(environment_names_run, origin.run))
 
 
 def written(model_dir: Path) -> Path:
@@ -330,8 +334,10 @@ def test_what_is_in_a_cgroup_dies_by_it_when_no_other_can_be_made(
 def test_a_record_of_another_version_is_told_as_such(tmp_path: Path) -> None:
     path = written(tmp_path)
     path.write_bytes(path.read_bytes().replace(b'"v": 1', b'"v": 2'))
-    with pytest.raises(RecordError, match="written by another version: its format is not 1"):
-        recorded(tmp_path)
+    with pytest.raises(
+        UntrustedRecordError, match="written by another version: its format is not 1"
+    ):
+        read_record(tmp_path)
 
 
 def test_the_record_that_is_read_is_the_one_that_was_looked_at(
@@ -350,7 +356,7 @@ def test_the_record_that_is_read_is_the_one_that_was_looked_at(
         return user
 
     monkeypatch.setattr(os, "geteuid", asked)
-    found = recorded(tmp_path)
+    found = read_record(tmp_path)
     assert not theirs.exists()
     assert found is not None
     assert not found.processes

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.files.attempts import attempt_folder, attempt_of, in_order
+from supervisor.files.attempts import attempt_folder, attempt_of, attempts_in_order
 
 
 @given(st.lists(st.integers(1, 10**6), unique=True))
 def test_the_order_is_that_of_the_numbers(numbers: list[int]) -> None:
     names = [attempt_folder(number).removeprefix("attempts/") for number in numbers]
-    assert [attempt_of(name) for name in in_order(names)] == sorted(numbers)
+    assert [attempt_of(name) for name in attempts_in_order(names)] == sorted(numbers)
 
 
 def test_it_is_not_that_of_the_names() -> None:
-    assert in_order(["10000", "9999", "1001"]) == ["1001", "9999", "10000"]
+    assert attempts_in_order(["10000", "9999", "1001"]) == ["1001", "9999", "10000"]
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ def test_it_is_not_that_of_the_names() -> None:
 )
 def test_other_names_are_nobodys(name: str) -> None:
     assert attempt_of(name) is None
-    assert in_order([name, "0001"]) == ["0001"]
+    assert attempts_in_order([name, "0001"]) == ["0001"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.files.segments import Merge, Segment, extended, merged
+from supervisor.files.segments import Merge, Segment, merge_objects, next_segment
 
 
 class Store:
@@ -22,7 +22,7 @@ class Store:
         return {name: len(data) for name, data in self.objects.items()}
 
     def read(self) -> bytes:
-        return b"".join(self.objects[segment.name] for segment in merged(self.sizes()).chain)
+        return b"".join(self.objects[segment.name] for segment in merge_objects(self.sizes()).chain)
 
 
 class Writer:
@@ -37,7 +37,7 @@ class Writer:
         return self.requests >= 0
 
     def write(self) -> None:
-        plan = extended(self.segments, self.epoch, len(self.data))
+        plan = next_segment(self.segments, self.epoch, len(self.data))
         if plan is None or not self._request():
             return
         segment, kept = plan
@@ -109,4 +109,4 @@ def test_what_a_killed_or_late_owner_writes_harms_nothing(
     ],
 )
 def test_what_is_not_whole_is_left_out(objects: dict[str, int], merge: Merge) -> None:
-    assert merged(objects) == merge
+    assert merge_objects(objects) == merge

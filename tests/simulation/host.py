@@ -11,7 +11,7 @@ from functools import partial
 from json import dumps
 from random import Random
 
-from supervisor.adapters.processes.output import OutputRecord
+from supervisor.adapters.processes.output import OutputSink
 from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.diagnosis.success import Success
@@ -44,7 +44,7 @@ class Host(Chance):
         self.disk = Disk(scenario.hazards.outages, self.dice("just full"), lambda: self.clock.time)
         self.kept: dict[str, bytes] = {}
         """The files that workers have left, by path."""
-        self.outputs: dict[str, OutputRecord] = {}
+        self.outputs: dict[str, OutputSink] = {}
         """What is kept of the workers' outputs, by path."""
         self.accidents = Accidents(self)
         self._missing = set(scenario.missing)

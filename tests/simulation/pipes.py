@@ -66,21 +66,21 @@ class ProgressEnds(End):
 
 
 class Kept:
-    """See `output.OutputRecord`: keeps the output in memory, where the next supervisor finds it."""
+    """See `output.OutputSink`: keeps the output in memory, where the next supervisor finds it."""
 
     def __init__(self) -> None:
         self._digest = LogDigest()
 
     def write(self, chunk: bytes) -> None:
-        """See `output.OutputRecord`."""
+        """See `output.OutputSink`."""
         self._digest.feed(chunk)
 
     def evidence(self) -> str:
-        """See `output.OutputRecord`."""
+        """See `output.OutputSink`."""
         return self._digest.text()
 
     def close(self) -> None:
-        """See `output.OutputRecord`."""
+        """See `output.OutputSink`."""
 
 
 class OutputEnds(End):

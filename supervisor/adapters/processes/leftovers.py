@@ -32,18 +32,18 @@ _PAUSE = 0.01
 _RUN = re.compile(r"([0-9a-f]{12})@[0-9a-f]{32}")
 
 
-class RecordError(Exception):
+class UntrustedRecordError(Exception):
     """The process record cannot be trusted; the text says why."""
 
 
-def recorded(model_dir: Path) -> Recorded | None:
+def read_record(model_dir: Path) -> Recorded | None:
     """Reads the process record of an earlier supervisor of this model_dir.
 
     Returns None if none of its processes can be here: there is no record, or it was written before
     a reboot or in another pid namespace.
 
     Raises:
-        RecordError: the record cannot be trusted.
+        UntrustedRecordError: the record cannot be trusted.
         OSError: it cannot be read.
     """
     path = model_dir / NAME
@@ -51,21 +51,21 @@ def recorded(model_dir: Path) -> Recorded | None:
         with reading.opened(path) as file:
             status = os.fstat(file.fileno())
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                raise RecordError(f"{path} may be written by others")
+                raise UntrustedRecordError(f"{path} may be written by others")
             found = Recorded.from_bytes(reading.content(file, path, reading.SMALL))
     except FileNotFoundError:
         return None
     except (reading.UnreadableError, ValueError) as error:
-        raise RecordError(f"{path}: {error}") from error
+        raise UntrustedRecordError(f"{path}: {error}") from error
     here, there = Identity.of_this_process(), found.origin.supervisor
     if (there.boot, there.namespace) != (here.boot, here.namespace):
         return None
     if found.origin.folder != folder(model_dir):
-        raise RecordError(f"{path} was written in another folder, of which this is a copy")
+        raise UntrustedRecordError(f"{path} was written in another folder, of which this is a copy")
     return found
 
 
-def sweep(found: Recorded, timeout: float = 10.0) -> list[int]:
+def kill_leftovers(found: Recorded, timeout: float = 10.0) -> list[int]:
     """Kill what an earlier supervisor left behind; returns the pids, once all of them are gone.
 
     Raises:
@@ -101,7 +101,7 @@ def jobs(lineage: str | None) -> tuple[str, ...]:
     return tuple(run[1] for run in runs if run is not None) if all(runs) else ()
 
 
-def who_say_so(job: str, model_dir: Path) -> list[int]:
+def processes_naming_job(job: str, model_dir: Path) -> list[int]:
     """Returns the processes whose environment names `job`, for a person to look at: it is no proof.
 
     A process whose environment names another model_dir is left out: this one may be a copy of that.
@@ -129,12 +129,12 @@ def _is_elsewhere(owner_file: str, model_dir: Path) -> bool:
     return not (model_dir.is_dir() and folder.samefile(model_dir))
 
 
-def says(run: str, pid: int) -> bool:
+def environment_names_run(run: str, pid: int) -> bool:
     """True if the environment of a process names the supervisor's run `run` (`job@instance`)."""
     return run in _environment(pid).get(environment.LINEAGE, "").split("/")
 
 
-def who_may_be(found: Recorded) -> list[int]:
+def possible_leftovers(found: Recorded) -> list[int]:
     """Returns the processes that may be the job's or anybody's: only the number of their session is
     on record, and its leader is gone."""
     above = set(_ancestors())
@@ -146,7 +146,7 @@ def _left(found: Recorded, cgroup: str | None) -> dict[int, tree.Stat]:
     """Returns the live processes of the run that `found` records, by pid."""
     above = set(_ancestors())
     inside = set(cgroups.members(cgroup)) if cgroup is not None else set()
-    named = partial(says, found.origin.run)
+    named = partial(environment_names_run, found.origin.run)
     left = {}
     for pid in tree.pids():
         seen = tree.stat(pid)

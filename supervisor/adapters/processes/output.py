@@ -36,9 +36,9 @@ beside a single checkpoint of a usual model."""
 
 _PARTS = 3
 _CHUNK = 64 * 1024
-_SAYS_SIGTERM = b"] SIGTERM caught at "
-_SIGTERM = re.compile(rb"\bpreemption_notifier\.cc:\d+" + re.escape(_SAYS_SIGTERM))
-_MAX_SAYING = 60
+_JAX_SIGTERM_TEXT = b"] SIGTERM caught at "
+_SIGTERM = re.compile(rb"\bpreemption_notifier\.cc:\d+" + re.escape(_JAX_SIGTERM_TEXT))
+_MAX_JAX_SIGTERM_LINE = 60
 """Most bytes of that message. Two reads may each hold a part of it."""
 _MAX_LINE = 64 * 1024
 _ROOM_FOR_A_LINE = 4 * 1024
@@ -62,7 +62,7 @@ class OutputPatterns:
     """Called when jax, which handles SIGTERM itself, prints that it got one."""
 
 
-class OutputRecord(Protocol):
+class OutputSink(Protocol):
     """Keeps a worker's output. Its methods never fail."""
 
     def write(self, chunk: bytes) -> None:
@@ -74,7 +74,7 @@ class OutputRecord(Protocol):
         ...
 
     def close(self) -> None:
-        """End the record: no more output comes."""
+        """Close it: no more output comes."""
         ...
 
 
@@ -83,13 +83,13 @@ class OutputReader:
 
     def __init__(
         self,
-        record: OutputRecord,
+        sink: OutputSink,
         patterns: OutputPatterns,
         mirror: Callable[[bytes], None] | None,
         on_error: Tell,
         now: Callable[[], float],
     ) -> None:
-        """Write to `record` and, if given, to `mirror`, which gets an empty chunk at the end.
+        """Write to `sink` and, if given, to `mirror`, which gets an empty chunk at the end.
 
         `now` returns the time in seconds, which bounds the searches.
         """
@@ -103,38 +103,38 @@ class OutputReader:
         """True once one of these lines held a step."""
         self._patterns = patterns
         self._mirror = mirror
-        self._step = _Search(patterns.step, on_error, now)
-        self._success = _Search(patterns.success, on_error, now)
-        self._looks = patterns.step is not None or patterns.success is not None
-        self._record = record
+        self._step_search = _Search(patterns.step, on_error, now)
+        self._success_search = _Search(patterns.success, on_error, now)
+        self._has_patterns = patterns.step is not None or patterns.success is not None
+        self._sink = sink
         self._line = b""
         self._recent = b""
 
     def evidence(self) -> str:
         """Returns the parts of the output that may tell why the worker ended, even if the disk is
         full."""
-        return self._record.evidence()
+        return self._sink.evidence()
 
     def take(self, chunk: bytes) -> None:
         """Take the next bytes of the output."""
-        self._record.write(chunk)
+        self._sink.write(chunk)
         if self._mirror is not None:
             self._mirror(chunk)
-        self._recent = self._recent[-_MAX_SAYING:] + chunk
-        if _SAYS_SIGTERM in self._recent and _SIGTERM.search(self._recent):
+        self._recent = self._recent[-_MAX_JAX_SIGTERM_LINE:] + chunk
+        if _JAX_SIGTERM_TEXT in self._recent and _SIGTERM.search(self._recent):
             self._patterns.on_sigterm()
-        if self._looks:
-            self._look(chunk)
+        if self._has_patterns:
+            self._search_lines(chunk)
 
     def end(self) -> None:
         """End the output. A last line without a newline is searched too."""
-        if self._looks and self._line:
-            self._look(b"\n")
+        if self._has_patterns and self._line:
+            self._search_lines(b"\n")
         if self._mirror is not None:
             self._mirror(b"")
-        self._record.close()
+        self._sink.close()
 
-    def _look(self, chunk: bytes) -> None:
+    def _search_lines(self, chunk: bytes) -> None:
         # A progress bar ends each of its pictures with a carriage return.
         *lines, self._line = (self._line + chunk).replace(b"\r", b"\n").split(b"\n")
         self._line = self._line[-_MAX_LINE:]
@@ -143,10 +143,10 @@ class OutputReader:
             if len(raw) > 2 * _SEARCHED:
                 raw = raw[:_SEARCHED] + b"\n" + raw[-_SEARCHED:]
             text = raw.decode("utf-8", "replace")
-            if (match := self._step(text)) is not None:
-                step = _step(match[1])
+            if (match := self._step_search(text)) is not None:
+                step = _parse_step(match[1])
                 steps += [] if step is None else [step]
-            if self._success(text) is not None:
+            if self._success_search(text) is not None:
                 self.success_seen = True
         if self._patterns.step is not None:
             self.lines += len(lines)
@@ -170,8 +170,8 @@ class OutputPump:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Write to `path` and, if given, to `mirror`. The worker gets `write_end` of the pipe."""
-        record = OutputFile(path, on_error)
-        self.reader = OutputReader(record, patterns, mirror, on_error, now)
+        sink = OutputFile(path, on_error)
+        self.reader = OutputReader(sink, patterns, mirror, on_error, now)
         self._read_end, self.write_end = os.pipe()
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
 
@@ -224,8 +224,8 @@ class _Search:
         if not self._is_told:
             self._is_told = True
             text = (
-                f"the pattern {source!r} is slow: lines are passed over, so that it takes no more "
-                "than a tenth of the time; make it simpler"
+                f"the pattern {source!r} is slow: lines are skipped, so that the search takes at "
+                "most a tenth of the time; make the pattern simpler"
             )
             self._tell(Notice("pattern-slow", text, detail=source))
 
@@ -238,21 +238,21 @@ class _Search:
                 self._tell(
                     Notice(
                         "pattern-slow",
-                        f"{error}: the line is passed over; make the pattern simpler",
+                        f"{error}: this line is skipped; make the pattern simpler",
                         detail=pattern.source,
                     )
                 )
             elif self._slow == _MAX_SLOW:
                 self._pattern = None
                 text = (
-                    f"the pattern {pattern.source!r} took too long in {_MAX_SLOW} lines: it is not "
-                    "looked for any more in this attempt"
+                    f"the pattern {pattern.source!r} took too long in {_MAX_SLOW} lines: it is "
+                    "switched off for the rest of this attempt; make the pattern simpler"
                 )
                 self._tell(Notice("pattern-off", text, detail=pattern.source))
         return None
 
 
-def _step(text: str | None) -> int | None:
+def _parse_step(text: str | None) -> int | None:
     """Parses the text that a pattern caught as a step; None: it is no number of 1 to 18 digits."""
     return int(text) if text is not None and re.fullmatch(r"\d{1,18}", text) else None
 
@@ -350,7 +350,7 @@ class OutputFile:
 
     def _rotate(self) -> None:
         """Rename the newest part, and begin another one with a line about the parts before it."""
-        first, previous = _older(self._path)
+        first, previous = _older_parts(self._path)
         if first.exists():
             self._path.replace(previous)
             self._dropped += self._previous
@@ -367,7 +367,7 @@ class OutputFile:
         self._begins = self._put(f"[supervise: {note}]\n".encode())
 
 
-def _older(path: Path) -> tuple[Path, Path]:
+def _older_parts(path: Path) -> tuple[Path, Path]:
     """Returns the paths of the first part, and of the one before the newest."""
     return path.with_name(f"{path.stem}.first.log"), path.with_name(f"{path.stem}.previous.log")
 
@@ -380,7 +380,7 @@ def read_evidence(path: Path) -> str:
     its end.
     """
     digest = LogDigest()
-    first, previous = _older(path)
+    first, previous = _older_parts(path)
     for part in (first, previous, path):
         try:
             with opened(part) as file:

@@ -17,7 +17,7 @@ from supervisor.protocol import environment
 from supervisor.protocol.messages import MAX_LINE, Message, ProtocolError, StepMessage, decode
 
 _PIPE_SIZE = 1 << 18
-_SHARE = 4 * MAX_LINE
+_MAX_READ = 4 * MAX_LINE
 """Most bytes read in one turn of the main loop. To handle a full pipe at once takes a second."""
 
 
@@ -124,7 +124,7 @@ class ProgressPipe:
         """Close the read end: no more reports are expected."""
         self._pipe.close_read_end()
 
-    def read(self, most: int = _SHARE) -> bool:
+    def read(self, most: int = _MAX_READ) -> bool:
         """Read at most `most` bytes and hand on their messages; False: every writer has closed the
         pipe."""
         try:

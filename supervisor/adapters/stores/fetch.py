@@ -11,8 +11,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from supervisor.files import attempts
-from supervisor.files.segments import ARCHIVE, JOURNAL, OF_A_PHASE, SUFFIX, Segment, merged
+from supervisor.files.attempts import is_phase_folder
+from supervisor.files.segments import ARCHIVE, JOURNAL, PHASE_FILES, SUFFIX, Segment, merge_objects
 from supervisor.history.archive import is_segment
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import MAX_OBJECT, Objects
@@ -36,7 +36,7 @@ def read_growing(objects: Objects, path: str, tell: Tell) -> bytes | None:
         OSError: the bucket cannot be read.
     """
     found = objects.list(f"{path}{SUFFIX}").objects
-    merge = merged(found)
+    merge = merge_objects(found)
     for name in merge.torn:
         tell(
             Notice(
@@ -69,8 +69,8 @@ def read_growing(objects: Objects, path: str, tell: Tell) -> bytes | None:
 def _newest(names: Iterable[str]) -> list[str]:
     """Returns the names of the segments of the last epoch and generation, in order."""
     segments = [segment for name in names if (segment := Segment.parse(name)) is not None]
-    newest = max((segment.writing for segment in segments), default=None)
-    return [segment.name for segment in sorted(segments) if segment.writing == newest]
+    newest = max((segment.version for segment in segments), default=None)
+    return [segment.name for segment in sorted(segments) if segment.version == newest]
 
 
 def bring_journal(objects: Objects, folder: Path, tell: Tell) -> None:
@@ -89,7 +89,7 @@ def bring_journal(objects: Objects, folder: Path, tell: Tell) -> None:
         (folder / ARCHIVE).mkdir()
         for name in filter(is_segment, objects.list(ARCHIVE).objects):
             (folder / ARCHIVE / name).touch()
-        for phase in filter(attempts.is_phase_folder, objects.list("").folders):
+        for phase in filter(is_phase_folder, objects.list("").folders):
             (folder / phase).mkdir()
 
 
@@ -118,8 +118,8 @@ def fetch(objects: Objects, folder: Path, set_aside: str, tell: Tell) -> None:
         OSError: the bucket cannot be read, or the folder cannot be written.
     """
     names = objects.list("").folders
-    phases = sorted(filter(attempts.is_phase_folder, names))
-    for path in (JOURNAL, *(f"{phase}/{name}" for phase in phases for name in OF_A_PHASE)):
+    phases = sorted(filter(is_phase_folder, names))
+    for path in (JOURNAL, *(f"{phase}/{name}" for phase in phases for name in PHASE_FILES)):
         _bring(folder, path, read_growing(objects, path, tell), set_aside, tell)
     for place in (*phases, *([_DRILLS] if _DRILLS in names else [])):
         for name, size in sorted(objects.list(place).objects.items()):

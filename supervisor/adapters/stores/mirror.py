@@ -23,8 +23,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from supervisor.files import attempts
-from supervisor.files.segments import ARCHIVE, JOURNAL, OF_A_PHASE, SUFFIX, Segment, extended
+from supervisor.files.attempts import ATTEMPTS_FOLDER, attempts_in_order, is_phase_folder
+from supervisor.files.segments import ARCHIVE, JOURNAL, PHASE_FILES, SUFFIX, Segment, next_segment
 from supervisor.host.notice import Notice, Tell
 from supervisor.host.process_record import NAME as PROCESSES
 from supervisor.ports import Objects, Storage
@@ -188,7 +188,7 @@ class Mirror:
                 size = file.stat().st_size
             except FileNotFoundError:
                 return
-            plan = extended(stream.segments, self._epoch, size, stream.generation)
+            plan = next_segment(stream.segments, self._epoch, size, stream.generation)
             if plan is None:
                 return
             segment, kept = plan
@@ -214,7 +214,7 @@ class Mirror:
         """Delete the segments of earlier epochs and generations: `whole` has all of the file."""
         for name in self._objects.list(f"{path}{SUFFIX}").objects:
             segment = Segment.parse(name)
-            if segment is not None and segment.writing < whole.writing:
+            if segment is not None and segment.version < whole.version:
                 self._forget(Place.SEGMENT, f"{path}{SUFFIX}/{name}")
 
     def _replace(self, path: str) -> None:
@@ -280,7 +280,7 @@ class Mirror:
     def _growing(self) -> Iterator[str]:
         yield JOURNAL
         for phase in self._phases():
-            yield from (f"{phase}/{name}" for name in OF_A_PHASE)
+            yield from (f"{phase}/{name}" for name in PHASE_FILES)
 
     def _others(self) -> Iterator[str]:
         for name in _files(self._folder):
@@ -290,15 +290,15 @@ class Mirror:
         yield from self._below(ARCHIVE)
         for phase in self._phases():
             for name in _files(self._folder / phase):
-                if name not in OF_A_PHASE:
+                if name not in PHASE_FILES:
                     yield f"{phase}/{name}"
-            folder = f"{phase}/{attempts.FOLDER}"
-            for attempt in attempts.in_order(_folders(self._folder / folder))[-_RUNNING:]:
+            folder = f"{phase}/{ATTEMPTS_FOLDER}"
+            for attempt in attempts_in_order(_folders(self._folder / folder))[-_RUNNING:]:
                 yield from self._below(f"{folder}/{attempt}")
 
     def _phases(self) -> list[str]:
         """Returns the folders of the newest phases; files of older ones do not change any more."""
-        names = [name for name in _folders(self._folder) if attempts.is_phase_folder(name)]
+        names = [name for name in _folders(self._folder) if is_phase_folder(name)]
         return sorted(names)[-_RUNNING:]
 
     def _below(self, folder: str) -> Iterator[str]:

@@ -25,7 +25,8 @@ from supervisor.config.schema import Limits
 from supervisor.core import cache_trust
 from supervisor.core.events import LaunchFailed, WorkersGone
 from supervisor.core.retention import Kept, excess, limit_told
-from supervisor.files import attempts, writing
+from supervisor.files import writing
+from supervisor.files.attempts import ATTEMPTS_FOLDER, attempts_in_order
 from supervisor.history.past import Past
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Storage, Transition
@@ -235,7 +236,7 @@ class Space:
     def _attempts(self) -> Iterator[_Attempt]:
         """Yields all attempts in the order in which they started."""
         for folder in self._attempt_folders():
-            for name in attempts.in_order(self._folders(folder)):
+            for name in attempts_in_order(self._folders(folder)):
                 yield _Attempt(folder.parent.name, int(name), folder / name)
 
     def _attempt_folders(self) -> Iterator[Path]:
@@ -244,8 +245,8 @@ class Space:
             self._phases = tuple(self._recorded())
         there = self._folders(self._model_dir)
         for phase in self._phases:
-            if phase in there and attempts.FOLDER in self._folders(self._model_dir / phase):
-                yield self._model_dir / phase / attempts.FOLDER
+            if phase in there and ATTEMPTS_FOLDER in self._folders(self._model_dir / phase):
+                yield self._model_dir / phase / ATTEMPTS_FOLDER
 
     def _sizes(self, folder: Path, place: Place) -> dict[Path, int]:
         found = self._files(folder, self._claimed_by(place))

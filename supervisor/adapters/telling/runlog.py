@@ -28,12 +28,12 @@ from supervisor.ports import Clock, Storage
 from supervisor.protocol.messages import Message, StageMessage, printable
 
 LogFormat = Literal["text", "json"]
-Console = Callable[[str, Level], None]
+ShowLine = Callable[[str, Level], None]
 """Shows a line of the given level to people."""
 
 _FIRST = ("time", "level", "source", "event", "text")
 """The keys that each event has, in this order. The others follow them."""
-_OURS = frozenset(_FIRST) - {"text"}
+_TRUSTED_KEYS = frozenset(_FIRST) - {"text"}
 """Those of them whose values are always our own words, so they are neither redacted nor cleaned."""
 _TELL_LEFT_OUT = 60.0
 """Seconds between two lines about reports that were not shown."""
@@ -49,7 +49,7 @@ class RunLog:
         self,
         storage: Storage,
         clock: Clock,
-        console: Console,
+        console: ShowLine,
         console_format: LogFormat = "text",
         redact: Callable[[str], str] = str,
         has_shown: Callable[[Sequence[str]], bool] = lambda lines: False,
@@ -63,11 +63,11 @@ class RunLog:
         self._has_shown = has_shown
         self._clock = clock
         self._logger: BoundLogger = wrap_logger(
-            _Sink(self._write),
+            _StructlogTarget(self._write),
             processors=[add_log_level, self._stamped, self._cleaned, _as_arguments],
             wrapper_class=BoundLogger,
         )
-        self._reports = _Reports()
+        self._report_limits = _ReportLimits()
         self._directory: str | None = None
         self._waiting: list[str] = []
         self._broken = False
@@ -79,14 +79,16 @@ class RunLog:
         quoted = [line.quotes for line in lines if line.quotes is not None]
         repeats = bool(quoted) and self._has_shown(quoted)
         for line in lines:
-            if isinstance(event, WorkerReported) and not self._reports.take(event.message, now):
+            if isinstance(event, WorkerReported) and not self._report_limits.take(
+                event.message, now
+            ):
                 continue
             self._log(line, silent=repeats and line.quotes is not None)
-        if left_out := self._reports.left_out(now, over=isinstance(event, WorkersGone)):
+        if left_out := self._report_limits.left_out(now, over=isinstance(event, WorkersGone)):
             text = f"{left_out} more reports of the worker were not shown"
             self.say(Notice("reports-left-out", text, number=left_out), level="warning")
         if told.after.attempt != told.before.attempt:
-            self._reports = _Reports()
+            self._report_limits = _ReportLimits()
 
     def say(self, notice: Notice, *, level: Level = "info") -> None:
         """Log one event of the job."""
@@ -103,7 +105,7 @@ class RunLog:
 
     def _cleaned(self, _: Any, __: str, fields: EventDict) -> EventDict:
         return {
-            key: value if key in _OURS else _clean(value, self._redact)
+            key: value if key in _TRUSTED_KEYS else _clean(value, self._redact)
             for key, value in fields.items()
         }
 
@@ -112,9 +114,9 @@ class RunLog:
         if not silent:
             self._console(line if self._format == "text" else as_json(fields), level)
         self._waiting.append(line + "\n")
-        self._write_what_waits()
+        self._flush()
 
-    def _write_what_waits(self) -> None:
+    def _flush(self) -> None:
         """Write all waiting lines to run.log. If that fails, the next line tries again."""
         if self._directory is None:
             return
@@ -133,7 +135,7 @@ class RunLog:
         self._broken = False
 
 
-class _Sink:
+class _StructlogTarget:
     """The logger that structlog writes to: one method for each level."""
 
     def __init__(self, write: Callable[..., None]) -> None:
@@ -172,7 +174,7 @@ def _clean(value: Any, redact: Callable[[str], str]) -> Any:
             return value
 
 
-class _Reports:
+class _ReportLimits:
     """Limits the lines about reports of one attempt's workers (see `Allowance`).
 
     Each kind of report, and each stage, has a limit of its own, so that a flood of one kind does

@@ -14,7 +14,7 @@ from typing import Any
 
 from supervisor.config.plan import PhasePlan
 from supervisor.core.policy import RestartPolicy
-from supervisor.files.segments import ATTEMPTS
+from supervisor.files.segments import ATTEMPTS_FILE
 from supervisor.host.notice import Notice, Tell
 from supervisor.narrative.attempt_records import AttemptRecords, Record
 from supervisor.narrative.standing import standing
@@ -46,7 +46,7 @@ class Summary:
         self._policy = policy
         self._on_error = on_error
         self._records = AttemptRecords(last)
-        self._older = _Older(storage, None)
+        self._older_records_file = _OlderRecordsFile(storage, None)
         self._broken: set[str] = set()
         """Names of the files whose last write failed."""
         self.view = self._records.view
@@ -61,7 +61,7 @@ class Summary:
         """See `observers.LineObserver`."""
         directory = told.after.directory
         if self._take(told) and directory is not None:
-            self._try(ATTEMPTS, self._write_older)
+            self._try(ATTEMPTS_FILE, self._write_older)
             data = json.dumps(self._body(told), indent=2).encode() + b"\n"
             path = f"{directory}/summary.json"
             self._try("summary.json", lambda: self._storage.replace(path, data))
@@ -93,10 +93,10 @@ class Summary:
 
     def _write_older(self) -> None:
         directory = self._records.directory
-        path = f"{directory}/{ATTEMPTS}" if directory is not None else None
-        if path != self._older.path:
-            self._older = _Older(self._storage, path)
-        self._older.write(self._records.older)
+        path = f"{directory}/{ATTEMPTS_FILE}" if directory is not None else None
+        if path != self._older_records_file.path:
+            self._older_records_file = _OlderRecordsFile(self._storage, path)
+        self._older_records_file.write(self._records.older)
 
     def _try(self, name: str, write: Callable[[], None]) -> None:
         """Call `write`; if it fails, tell a person, once per file: it must not end the job."""
@@ -116,7 +116,7 @@ class Summary:
             self._broken.add(name)
 
 
-class _Older:
+class _OlderRecordsFile:
     """attempts.jsonl: the records that are too old for summary.json."""
 
     def __init__(self, storage: Storage, path: str | None) -> None:
@@ -136,7 +136,7 @@ class _Older:
             return
         try:
             if self._next is None:
-                self._next = self._leave_out_what_is_there(self.path, records)
+                self._next = self._drop_written(self.path, records)
             if records:
                 lines = b"".join(map(_line, records))
                 self._storage.append(self.path, self._next + lines)
@@ -146,7 +146,7 @@ class _Older:
             del records[:-LAST]  # the next supervisor takes the others from the journal
             raise
 
-    def _leave_out_what_is_there(self, path: str, records: list[Record]) -> bytes:
+    def _drop_written(self, path: str, records: list[Record]) -> bytes:
         """Remove from `records` what the file has; returns the value for `_next`."""
         try:
             data = self._storage.read(path, _LARGEST)

@@ -20,7 +20,7 @@ _STATUS_INTERVAL = 1.0
 """Least seconds between two messages while the status stays the same."""
 _TICK = 5.0
 """Most seconds between two signs of life; seconds between two looks for an unsent status."""
-_PETS_PER_PERIOD = 3
+_SIGNS_PER_PERIOD = 3
 """Signs of life sent in each period of systemd's watchdog."""
 _AFTER_GRACE = 30.0
 """Seconds beyond the grace period in which the supervisor kills the workers, confirms that they are
@@ -53,20 +53,20 @@ class Notifier:
         self._socket.close()
 
 
-class Watchdog:
+class SystemdWatchdog:
     """Sends signs of life of the main loop. It is not an observer, because a failed observer is
     switched off, and systemd kills a supervisor whose signs of life stop."""
 
     def __init__(self, notifier: Notifier, most: float, call_later: CallLater) -> None:
         """`most`: the longest time between two signs of life that systemd allows, in seconds."""
         self._notifier = notifier
-        self._period = min(_TICK, most / _PETS_PER_PERIOD)
+        self._period = min(_TICK, most / _SIGNS_PER_PERIOD)
         self._call_later = call_later
-        self._pet()
+        self._send_sign_of_life()
 
-    def _pet(self) -> None:
+    def _send_sign_of_life(self) -> None:
         self._notifier.send("WATCHDOG=1")
-        self._call_later(self._period, self._pet)
+        self._call_later(self._period, self._send_sign_of_life)
 
 
 class ServiceManager:

@@ -54,7 +54,7 @@ _LEVELS = {"error": "red", "warning": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Picture:
+class _PanelState:
     """The facts of the job that one picture of the panel shows."""
 
     standing: Standing
@@ -84,17 +84,17 @@ class TerminalView:
         self._policy = policy
         self._clock = clock
         self._steps: deque[tuple[float, int]] = deque()
-        self._picture = _Picture(standing(JobState(), policy))
+        self._panel_state = _PanelState(standing(JobState(), policy))
         """The main thread replaces it; the outlet's thread draws it."""
         self._last = ""
         self._unfinished = b""
         """The output after the last whole line."""
         self._recent = b""
         """The last `_MAX_LINE` bytes of output: people still see them above our own lines."""
-        screen = cast("IO[str]", _Screen(descriptor))
+        stream = cast("IO[str]", _TerminalStream(descriptor))
         self._live = Live(
             get_renderable=self._render,
-            console=_Console(file=screen, highlight=False),
+            console=_Console(file=stream, highlight=False),
             auto_refresh=False,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -125,7 +125,7 @@ class TerminalView:
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
-        step, loss = self._picture.step, self._picture.loss
+        step, loss = self._panel_state.step, self._panel_state.loss
         match transition.event:
             case WorkerReported(at, _, _, StepMessage(done, metrics)):
                 step, loss = done, metrics.get("loss", loss)
@@ -139,7 +139,7 @@ class TerminalView:
         state = transition.after
         now, until = standing(state, self._policy), state.backoff.until if state.backoff else None
         units = tuple(sorted(state.quarantine.units))
-        self._picture = _Picture(now, state.phase, step, loss, self._rate(), until, units)
+        self._panel_state = _PanelState(now, state.phase, step, loss, self._rate(), until, units)
 
     def _rate(self) -> float | None:
         if len(self._steps) < 2:
@@ -172,30 +172,30 @@ class TerminalView:
             yield Text(_shown(line))
 
     def _render(self) -> Panel:
-        picture = self._picture
-        now, plan = picture.standing, self._plans[picture.phase]
+        panel = self._panel_state
+        now, plan = panel.standing, self._plans[panel.phase]
         table = Table.grid(padding=(0, 3))
-        phase = f"{now.phase} ({picture.phase + 1} of {len(self._plans)})"
-        table.add_row("phase", phase, "step", _steps_done(picture, plan))
-        table.add_row("attempt", str(now.attempt), "loss", _number(picture.loss, ".4f"))
-        table.add_row("status", self._status(picture), "steps/s", _number(picture.rate, ".2f"))
+        phase = f"{now.phase} ({panel.phase + 1} of {len(self._plans)})"
+        table.add_row("phase", phase, "step", _steps_done(panel, plan))
+        table.add_row("attempt", str(now.attempt), "loss", _number(panel.loss, ".4f"))
+        table.add_row("status", self._status(panel), "steps/s", _number(panel.rate, ".2f"))
         used = f"{now.restarts} of {now.max_num_restarts}"
         newest = "-" if now.newest_checkpoint is None else f"step {now.newest_checkpoint}"
         table.add_row("restarts used", used, "last committed", newest)
         if now.max_num_devices is not None:
             devices = f"{now.num_devices} of {now.max_num_devices}"
-            quarantine = ", ".join(picture.quarantine) or "-"
+            quarantine = ", ".join(panel.quarantine) or "-"
             table.add_row("devices", devices, "quarantine", quarantine)
         last = Text(self._last, style="dim", no_wrap=True, overflow="ellipsis")
         return Panel(Group(table, last), title=f"supervise · job {now.job}", title_align="left")
 
-    def _status(self, picture: _Picture) -> Text:
-        now = picture.standing
+    def _status(self, panel: _PanelState) -> Text:
+        now = panel.standing
         status = Text(now.status.value, style=_STYLES.get(now.status, "bold"))
         if now.stage is not None:
             status.append(f" · {now.stage.value}", style="default")
-        if picture.backoff_until is not None:
-            left = max(0.0, picture.backoff_until - self._clock.now())
+        if panel.backoff_until is not None:
+            left = max(0.0, panel.backoff_until - self._clock.now())
             status.append(f" · next attempt in {left:.0f} s", style="default")
         return status
 
@@ -209,7 +209,7 @@ class _Console(Console):
         return False
 
 
-class _Screen(io.TextIOBase):
+class _TerminalStream(io.TextIOBase):
     """The terminal as the text stream that rich needs. It has no buffer: text left in a buffer
     would be written at the exit of this process, and the exit would wait for the reader."""
 
@@ -231,9 +231,9 @@ class _Screen(io.TextIOBase):
         return self._descriptor
 
 
-def _steps_done(picture: _Picture, plan: PhasePlan) -> str:
-    step = picture.standing.step
-    step = step if step is not None else picture.step
+def _steps_done(panel: _PanelState, plan: PhasePlan) -> str:
+    step = panel.standing.step
+    step = step if step is not None else panel.step
     of = f" of {plan.max_steps}" if plan.max_steps is not None else ""
     return "-" if step is None else f"{step}{of}"
 

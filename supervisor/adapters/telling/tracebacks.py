@@ -16,14 +16,14 @@ def redact_tracebacks(redact: Callable[[str], str]) -> None:
     """From now on, print the traceback of every uncaught exception, in any thread, with `redact`
     applied."""
 
-    def told(
+    def print_redacted(
         kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
     ) -> None:
         lines = traceback.format_exception(kind, error, trace)
         say_on_stderr(redact("".join(lines)).rstrip())
 
-    def told_of_a_thread(failed: threading.ExceptHookArgs) -> None:
-        told(failed.exc_type, failed.exc_value, failed.exc_traceback)
+    def print_redacted_of_thread(failed: threading.ExceptHookArgs) -> None:
+        print_redacted(failed.exc_type, failed.exc_value, failed.exc_traceback)
 
-    sys.excepthook = told
-    threading.excepthook = told_of_a_thread
+    sys.excepthook = print_redacted
+    threading.excepthook = print_redacted_of_thread
