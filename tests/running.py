@@ -122,7 +122,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "number": lambda value: _is_number(value),
     "numbers": lambda value: all(map(_is_number, value)),
     "text or number": lambda value: isinstance(value, str) or _is_number(value),
-    "truth": lambda value: isinstance(value, bool),
+    "true or false": lambda value: isinstance(value, bool),
     "object": lambda value: isinstance(value, dict),
 }
 

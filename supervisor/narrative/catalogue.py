@@ -12,90 +12,101 @@ from dataclasses import dataclass
 from supervisor.diagnosis.outcome import Verdict
 
 COMMON = {
-    "time": "text: when, on the wall clock, with its zone",
+    "time": "text: the time of the event, on the wall clock, with its zone",
     "level": "text: `info`, `warning` or `error`",
-    "source": "text: who says it, `main` or `attempt N`",
-    "event": "text: the name of the event, from the table below",
-    "text": "text: the sentence for people, which may change with every version",
+    "source": "text: what the event is about: `main` (the job) or `attempt N`",
+    "event": "text: the name of the event, from the tables below",
+    "text": "text: a sentence for people, which may change with every version",
 }
 """The keys that every event has."""
 
 KEYS = {
     "advice": "text: what a person should do",
-    "attempt": "number: which attempt",
-    "attempts": "number: how many attempts there were so far",
-    "after": "text: the value in the config now, as JSON, shortened; null: not set",
-    "before": "text or number: what there was before: the number of devices, the value in the "
-    "config as JSON, shortened (null: not set), or the version",
-    "bytes": "number: how many bytes",
+    "attempt": "number: the number of the attempt",
+    "attempts": "number: how many attempts the job has had so far",
+    "after": "text: the value in the config now, as JSON, shortened; null: the key is not set",
+    "before": "text or number: the earlier value: a number of devices, a value of the config as "
+    "JSON, shortened (null: the key was not set), or a version",
+    "bytes": "number: a size in bytes",
     "cause": "text: what happened, in a few words",
-    "certain": "truth: whether a FATAL is wrong by construction, and not only looks so",
+    "certain": "true or false: true if the program is wrong by construction, so a FATAL ends "
+    "the job at once; false if the verdict is a guess, or is not FATAL",
     "charge": "text: what the failure is charged to: `restarts`, `preemptions` or `nothing`",
-    "changed": "text: what changed",
-    "code": "text or number: what happened, as a stable code: the rule's name of a failure, the "
-    "exit code of a rank (null: none is known, or a signal) or of the job, the source of a stop",
-    "cpu_seconds": "number: seconds of CPU time that it used in these `seconds`",
-    "detail": "text: what was said, where that is more than the code",
-    "directory": "text: the phase's directory, relative to model_dir",
+    "changed": "text: what changed, in words",
+    "code": "text or number: a stable code: the name of the rule that judged a failure, the "
+    "exit code of a rank (null: not known, or a signal killed it) or of the job, the source of "
+    "a stop, or the code of a notice",
+    "cpu_seconds": "number: seconds of CPU time that the process used in these `seconds`",
+    "detail": "text: what the event is about: the words of the one who asked, a pattern, a "
+    "limit, a fault or a repair",
+    "directory": "text: the phase's directory, relative to model_dir; of `job-place`, model_dir "
+    "on this machine",
     "exception": "text: the exception",
-    "ending_step": "number: the last completed step that was told; null: none was",
-    "failure": "object: all that is known of the failure, as an object; null: nothing failed",
-    "from_snapshot": "truth: whether it went on from a snapshot in memory",
-    "forgiven": "number: how many charged failures no longer count",
+    "ending_step": "number: the last completed step that was reported; null: none was reported",
+    "failure": "object: the failure with all its fields; null: nothing failed",
+    "from_snapshot": "true or false: true if the attempt resumed from a snapshot in memory",
+    "forgiven": "number: how many charged failures no longer count, because the job made progress",
     "highest": "number: the highest step that was ever committed in the phase",
-    "found": "truth: whether the unit is there at all",
-    "goodput": "number: share of the time that became committed steps, from 0 to 1",
-    "job": "text: the job's identity",
-    "key": "text: the key of the config",
-    "kind": "text: what kind of device, or of standby, it is",
-    "limit": "number: how many times end the job",
-    "longest_save": "number: seconds that the longest save so far took",
-    "lost_steps": "number: steps run after the state that is restored; null: not known",
-    "max_num_devices": "number: the devices of the full rung; null: not known",
-    "max_num_preemptions": "number: preemptions allowed without progress",
-    "max_num_restarts": "number: restarts allowed without progress",
-    "max_total_restarts": "number: restarts allowed in this phase in all; null: any number",
+    "found": "true or false: true if the unit is there, but does not work; false if it is missing",
+    "goodput": "number: the share of the time that became committed steps, from 0 to 1",
+    "job": "text: the id of the job",
+    "key": "text: the config key that changed",
+    "kind": "text: the kind of device, or of standby (`imports` or `ready`)",
+    "limit": "number: how many occurrences of the same failure end the job",
+    "longest_save": "number: the duration of the longest save so far, in seconds",
+    "lost_steps": "number: how many completed steps must run again, because they came after the "
+    "newest checkpoint or the restored state; null: not known",
+    "max_num_devices": "number: the number of devices of the full rung; null: not known",
+    "max_num_preemptions": "number: how many preemptions are allowed without progress",
+    "max_num_restarts": "number: how many restarts are allowed without progress",
+    "max_total_restarts": "number: how many restarts the phase may have in all; null: no limit",
     "metrics": "object: numbers by name, as the program reported them",
-    "next_attempt": "number: the attempt that comes next",
-    "num_devices": "number: how many devices; null: as the config says",
-    "newest_committed_step": "number: the newest committed step then; null: none is seen",
+    "next_attempt": "number: the number of the next attempt",
+    "num_devices": "number: the number of devices; null: as many as the config gives",
+    "newest_committed_step": "number: the newest committed step at that time; null: no "
+    "checkpoint was found",
     "num_phases": "number: how many phases the job has",
-    "notice_seconds": "number: the seconds that the notice gives; null: not known",
-    "num_units": "number: how many devices or hosts there should be",
+    "notice_seconds": "number: the length of the notice of a preemption, in seconds; null: not "
+    "known",
+    "num_units": "number: how many devices or hosts the phase has",
     "num_workers": "number: how many workers the attempt has",
-    "number": "number: how many",
-    "parts": "object: seconds of each part of the recovery, by name",
+    "number": "number: how many standbys, reports or processes the event is about",
+    "parts": "object: the seconds of each part of the recovery, by name: `earlier attempts` "
+    "(those that ended before a step), `detect`, `stop`, `clean up`, `backoff`, `probe`, "
+    "`capacity`, `decide`, `start`, `standby`, `imports`, `backend`, `restore`, `compile`, "
+    "`first step`, and `program` (work in no stage that was reported)",
     "phase": "text: the name of the phase",
-    "phase_number": "number: which of the phases it is, from 1",
+    "phase_number": "number: the position of the phase in the job, from 1",
     "phases": "texts: the names of all phases",
-    "kept": "text: the file that has what was cut off, in model_dir",
-    "pid": "number: process id",
-    "pids": "numbers: process ids",
-    "place": "text: where: a file, a directory, a line of code",
-    "platform": "text: the platform of the devices: `cpu`, `gpu`, `tpu`",
-    "preemptions": "number: preemptions charged since the last progress",
-    "program": "text: the name of the compiled program",
-    "rank": "number: the worker's rank",
-    "ranks": "numbers: the workers' ranks",
-    "reason": "text: why",
-    "restarts": "number: restarts charged since the last progress",
-    "restarts_in_all": "number: restarts charged in this phase",
-    "root_cause": "text: the exception, status or exit that the failure was judged by",
-    "saved": "truth: whether a new checkpoint was committed",
-    "seconds": "number: seconds that it took, or takes",
+    "kept": "text: the file in model_dir that keeps what was cut off",
+    "pid": "number: the id of a process",
+    "pids": "numbers: the ids of processes",
+    "place": "text: a file, a directory, a bucket or a line of code",
+    "platform": "text: the platform of the devices: `cpu`, `gpu` or `tpu`",
+    "preemptions": "number: how many preemptions were charged since the last progress",
+    "program": "text: the name of a compiled program",
+    "rank": "number: the rank of the worker",
+    "ranks": "numbers: the ranks of the workers",
+    "reason": "text: why it happened",
+    "restarts": "number: how many restarts were charged since the last progress",
+    "restarts_in_all": "number: how many restarts were charged since the phase began",
+    "root_cause": "text: the exception, status or exit by which the failure was judged",
+    "saved": "true or false: true if a new checkpoint was committed",
+    "seconds": "number: a duration in seconds: of what happened, or of what begins now",
     "signal": "text: the signal that killed the rank, e.g. `SIGKILL`; null: none",
-    "signature": "text: the failure's fingerprint; null: it has none",
-    "stage": "text: what the worker was doing; null: it does not say",
-    "standby": "truth: whether a standby took over",
-    "status": "text: as what the job ended: `SUCCEEDED`, `FAILED` or `DRAINED`; an attempt also "
-    "as `MADE_WAY` (for a larger rung) or `LOST` (its supervisor ended before it)",
-    "starting_step": "number: the step that the attempt began at; null: nothing tells",
+    "signature": "text: a name of the failure, which is the same when it comes again; null: it "
+    "has none",
+    "stage": "text: the last stage that the workers reported; null: they reported none",
+    "standby": "true or false: true if standbys became the workers",
+    "status": "text: how the job ended: `SUCCEEDED`, `FAILED` or `DRAINED`; an attempt may also "
+    "end as `MADE_WAY` (for a larger rung) or `LOST` (its supervisor ended before it)",
+    "starting_step": "number: the step at which the attempt began; null: not known",
     "step": "number: a step: the last completed, restored or committed one; null: none is known",
     "steps_progressed": "number: how many steps the attempt got further",
-    "stream": "text: where the program wrote it: `output` (its stdout and stderr are one)",
-    "times": "number: how many times",
-    "unit": "text: the device or host",
-    "units": "texts: devices or hosts; null: all",
+    "stream": "text: where the program wrote the line: `output` (its stdout and stderr are one)",
+    "times": "number: how often the failure has come",
+    "unit": "text: the name of a device or host",
+    "units": "texts: the names of devices or hosts; null: all of the phase",
     "version": "text: the version of supervise, as `supervise --version` says it; null: not known",
     "verdict": "text: " + ", ".join(f"`{each}`" for each in Verdict),
 }
@@ -125,59 +136,92 @@ class Kind:
 EVENTS: dict[str, dict[str, Kind]] = {
     "The job": {
         "supervisor-started": Kind(
-            "A supervisor owns the job from here on.", ("job", "phases", "version")
+            "A supervisor has started and owns the job.", ("job", "phases", "version")
         ),
-        "supervisor-lost": Kind("The supervisor before this one was killed.", ("attempt",)),
-        "supervisor-failed": Kind("The supervisor cannot go on, and ends.", ("reason",)),
-        "job-resumed": Kind("What was spent so far.", ("attempts", "step", *BUDGET)),
+        "supervisor-lost": Kind(
+            "The previous supervisor ended before the job did: it was killed, or its machine "
+            "was lost.",
+            ("attempt",),
+        ),
+        "supervisor-failed": Kind(
+            "The supervisor cannot go on: it kills the workers and ends.", ("reason",)
+        ),
+        "job-resumed": Kind(
+            "A later supervisor goes on with the job; the keys are its attempts and its budget "
+            "so far.",
+            ("attempts", "step", *BUDGET),
+        ),
         "job-ended": Kind(
-            "The job ends, for this run at least.", ("status", "code", "reason", "failure")
+            "The run ends; `status` and `code` say whether the job is complete.",
+            ("status", "code", "reason", "failure"),
         ),
-        "counts-reset": Kind("The job had failed for good; counts start at zero.", ("code",)),
+        "counts-reset": Kind(
+            "The job had failed for good and was started again, so its counts start at zero.",
+            ("code",),
+        ),
         "attempts-unrecorded": Kind(
-            "Attempts up to this one have folders, but no record.",
+            "Attempts up to `attempt` have folders, but the journal does not know them; their "
+            "numbers are not used again.",
             ("attempt",),
         ),
         "checkpoints-gone": Kind(
-            "Checkpoints of this job are not where it looks for them; step null: none is.",
+            "The checkpoint of the `highest` committed step is gone; `step` is the newest that "
+            "is left (null: none).",
             ("step", "highest"),
         ),
-        "checkpoint-without-journal": Kind("Training goes on from a checkpoint.", ("step",)),
+        "checkpoint-without-journal": Kind(
+            "There is no journal, but a committed checkpoint, from which training goes on.",
+            ("step",),
+        ),
         "phase-starting": Kind("A phase is about to start.", ("phase", "reason")),
         "phase-began": Kind(
-            "The phase has its directory.",
+            "A phase began, in a directory of its own.",
             ("phase", "directory", "step", "max_num_restarts", "phase_number", "num_phases"),
         ),
-        "budget-used": Kind("What the phase has spent since its last progress.", BUDGET),
+        "budget-used": Kind(
+            "A failure was charged; the keys are what the phase has spent since its last progress.",
+            BUDGET,
+        ),
         "livelock": Kind(
-            "The same failure comes after every checkpoint.",
+            "The same failure comes after each new checkpoint, so the restart budget never runs "
+            "out.",
             ("root_cause", "times", "restarts_in_all", "seconds", "goodput", "advice"),
         ),
         "stop-requested": Kind("Somebody asked the job to stop.", ("code", "detail")),
         "stop-postponed": Kind(
-            "Training goes on until a save must begin.", ("seconds", "longest_save")
+            "The job was asked to stop with a long notice: it trains on until a save must begin.",
+            ("seconds", "longest_save"),
         ),
-        "stop-hurried": Kind("The grace period is shortened.", ("code",)),
-        "maintenance-announced": Kind("Something will happen to this machine.", ("detail",)),
-        "preemption-announced": Kind("A preemption is announced; nothing starts.", ("reason",)),
+        "stop-hurried": Kind(
+            "Somebody asked the job to stop again, so the grace period is shortened.", ("code",)
+        ),
+        "maintenance-announced": Kind(
+            "The platform has announced maintenance of this machine.", ("detail",)
+        ),
+        "preemption-announced": Kind(
+            "A preemption of this machine is announced, so the supervisor starts nothing.",
+            ("reason",),
+        ),
         "notice-used": Kind(
-            "Whether a save fitted into the notice of a preemption; after `attempt-stopped`.",
+            "An attempt was stopped by the notice of a preemption; `saved` says whether the "
+            "notice was long enough for a save. It follows `attempt-stopped`.",
             ("attempt", "seconds", "saved", "step", "lost_steps", "notice_seconds", "ending_step"),
         ),
     },
     "An attempt": {
         "attempt-started": Kind(
-            "An attempt is started.",
+            "An attempt starts.",
             ("attempt", "phase", "step", "num_devices", "units", "reason", "max_num_devices"),
         ),
         "workers-started": Kind(
-            "Every worker runs.", ("attempt", "pids", "standby", "num_devices", "place")
+            "All workers of the attempt are running.",
+            ("attempt", "pids", "standby", "num_devices", "place"),
         ),
         "launch-failed": Kind(
             "The attempt's workers could not be started.", ("attempt", "status", "failure")
         ),
         "attempt-ended": Kind(
-            "No process of the attempt is left: its record in summary.json.",
+            "All processes of the attempt have ended. Its record in summary.json has these keys.",
             (
                 "attempt",
                 "status",
@@ -190,10 +234,10 @@ EVENTS: dict[str, dict[str, Kind]] = {
             ),
         ),
         "rank-ended": Kind(
-            "A worker ended.", ("attempt", "rank", "code", "signal", "stage", "step")
+            "The worker of a rank ended.", ("attempt", "rank", "code", "signal", "stage", "step")
         ),
         "attempt-failed": Kind(
-            "The attempt failed, for this root cause.",
+            "The attempt failed; the keys are the failure's root cause and verdict.",
             (
                 "attempt",
                 "rank",
@@ -209,70 +253,98 @@ EVENTS: dict[str, dict[str, Kind]] = {
             ),
         ),
         "attempt-stopped": Kind(
-            "The attempt was asked to stop, and is gone.",
+            "All processes of an attempt that was asked to stop have ended.",
             ("attempt", "saved", "step", "lost_steps", "ending_step"),
         ),
-        "traceback": Kind("A line of the root cause's traceback.", ("attempt", "rank")),
+        "traceback": Kind("One line of the root cause's traceback.", ("attempt", "rank")),
         "verdict": Kind(
-            "What the failure was taken for.",
+            "The verdict about the failure, and the reason for it.",
             ("attempt", "code", "verdict", "certain", "reason"),
         ),
         "verdict-grounds": Kind(
-            "Why a FATAL is certain, or a guess.",
+            "Why a FATAL is certain, or why it is a guess; of a guess, `seconds` is the wait "
+            "before one more attempt.",
             ("attempt", "code", "verdict", "certain", "reason", "signature", "seconds"),
         ),
         "failure-repeated": Kind(
-            "The same signature came again.", ("attempt", "signature", "times", "limit")
+            "A failure with the same signature came again without progress in between.",
+            ("attempt", "signature", "times", "limit"),
         ),
-        "advice": Kind("What a person should do.", ("attempt", "code", "advice")),
+        "advice": Kind("What a person should do about the failure.", ("attempt", "code", "advice")),
         "success-doubted": Kind(
-            "It succeeded, and its output ends in a traceback.",
+            "The program succeeded, but its output ends in a traceback.",
             ("attempt", "exception"),
         ),
         "hang-detected": Kind(
-            "Nothing was heard for too long.", ("attempt", "stage", "step", "reason")
+            "The workers hang: they reported nothing for too long.",
+            ("attempt", "stage", "step", "reason"),
         ),
-        "silence-excused": Kind("The workers may be silent for longer.", ("seconds", "reason")),
-        "workers-told-to-stop": Kind("SIGTERM was sent.", ("attempt", "seconds", "reason")),
-        "workers-killed": Kind("SIGKILL was sent.", ("attempt", "pids", "reason")),
-        "backoff": Kind("Nothing happens for so long.", ("seconds", "reason", "next_attempt")),
+        "silence-excused": Kind(
+            "The workers may be silent for `seconds` more; until then their silence is no hang.",
+            ("seconds", "reason"),
+        ),
+        "workers-told-to-stop": Kind(
+            "The supervisor sent SIGTERM to the workers; SIGKILL follows after `seconds`.",
+            ("attempt", "seconds", "reason"),
+        ),
+        "workers-killed": Kind(
+            "The supervisor sent SIGKILL to the processes that were left.",
+            ("attempt", "pids", "reason"),
+        ),
+        "backoff": Kind(
+            "The job waits for `seconds` before the next attempt.",
+            ("seconds", "reason", "next_attempt"),
+        ),
         "recovered": Kind(
-            "A step is complete again.", ("attempt", "step", "seconds", "parts", "lost_steps")
+            "The attempt completed its first step after a restart.",
+            ("attempt", "step", "seconds", "parts", "lost_steps"),
         ),
     },
     "What the program reports": {
         "output": Kind(
-            "A line of rank 0's output (with `--log-format json` alone). Bytes that are no UTF-8 "
-            r"are `\xNN`.",
+            "One line of rank 0's output (only with `--log-format json`). Bytes that are not "
+            r"UTF-8 are written as `\xNN`.",
             ("attempt", "rank", "stream"),
         ),
         "output-unshown": Kind(
-            "Lines were dropped: nobody read them, or the disk was full.", ("bytes",)
+            "Lines of output were dropped: nobody read them, or the disk was full.", ("bytes",)
         ),
         "stage-entered": Kind("A worker began a stage.", ("attempt", "rank", "stage")),
         "devices-found": Kind(
-            "What the program runs on.", ("attempt", "rank", "num_devices", "platform", "kind")
+            "The program's backend has found these devices.",
+            ("attempt", "rank", "num_devices", "platform", "kind"),
         ),
         "state-restored": Kind(
-            "A checkpoint was restored; step null: none.", ("attempt", "rank", "step")
+            "A worker restored a checkpoint; step null: there was none, so it starts from the "
+            "beginning.",
+            ("attempt", "rank", "step"),
         ),
         "snapshot-restored": Kind(
-            "A snapshot in memory was used.", ("attempt", "rank", "step", "newest_committed_step")
+            "A worker restored a snapshot in memory.",
+            ("attempt", "rank", "step", "newest_committed_step"),
         ),
         "program-compiled": Kind(
-            "A program was compiled.", ("attempt", "rank", "program", "seconds")
+            "A worker compiled a program.", ("attempt", "rank", "program", "seconds")
         ),
         "program-loaded": Kind(
-            "A compiled program was loaded.", ("attempt", "rank", "program", "seconds", "place")
+            "A worker loaded a compiled program instead of compiling it.",
+            ("attempt", "rank", "program", "seconds", "place"),
         ),
-        "evaluated": Kind("An evaluation is done.", ("attempt", "rank", "step", "metrics")),
+        "evaluated": Kind(
+            "A worker completed an evaluation.", ("attempt", "rank", "step", "metrics")
+        ),
         "worker-notice": Kind(
-            "The program says something to people; code: a word of its own for it, or null.", NOTICE
+            "The program has a message for people; `code` is the program's own code for it, or "
+            "null.",
+            NOTICE,
         ),
-        "batch-skipped": Kind("The trainer passes over a batch that gave NaN or Inf.", NOTICE),
-        "executables-off": Kind("Compiled steps are neither loaded nor kept.", NOTICE),
-        "executable-not-kept": Kind("A compiled step could not be kept.", NOTICE),
-        "executable-removed": Kind("A kept step cannot be used, and is removed.", NOTICE),
+        "batch-skipped": Kind("The trainer skips a batch that gave NaN or Inf.", NOTICE),
+        "executables-off": Kind("The trainer neither loads nor keeps compiled steps.", NOTICE),
+        "executable-not-kept": Kind("The trainer could not keep a compiled step.", NOTICE),
+        "executable-removed": Kind(
+            "The trainer removed a compiled step that it had kept, because it cannot be used.",
+            NOTICE,
+        ),
         "checkpoint-damaged": Kind(
             "The trainer takes a damaged checkpoint of this job out of use.", NOTICE
         ),
@@ -313,117 +385,268 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "worker-told-to-stop": Kind(
             "A worker got a SIGTERM that the supervisor did not send.", ("attempt", "rank")
         ),
-        "checkpoint-committed": Kind("A checkpoint is committed.", ("attempt", "step", "forgiven")),
-        "reports-left-out": Kind("Reports of the worker were not shown.", ("number",)),
+        "checkpoint-committed": Kind(
+            "A checkpoint was committed.", ("attempt", "step", "forgiven")
+        ),
+        "reports-left-out": Kind(
+            "The log left out reports of the worker, because there were too many.", ("number",)
+        ),
     },
     "Devices": {
-        "devices-probing": Kind("Devices are looked at.", ("units", "reason")),
-        "devices-probed": Kind("These are well.", ("units", "num_units")),
-        "devices-not-probed": Kind("Nothing could be found out.", ("reason",)),
-        "device-bad": Kind(
-            "A device or host is not usable.", ("unit", "reason", "found", "seconds")
+        "devices-probing": Kind("The devices or hosts are being probed.", ("units", "reason")),
+        "devices-probed": Kind(
+            "A probe ended; `units` are those that are healthy.", ("units", "num_units")
         ),
-        "rung-changed": Kind("The next attempt has more or fewer.", ("before", "num_devices")),
-        "rung-disabled": Kind("The program cannot run on so many.", ("num_devices", "reason")),
-        "driver-missing": Kind("No driver of the accelerator is seen.", ("reason",)),
-        "tpu-lock-unusable": Kind("Something is in the place of libtpu's lock file.", ("place",)),
-        "larger-rung-seen": Kind("A larger rung is there again."),
-        "quarantine-cleared": Kind("A person wants units used again.", ("units",)),
-        "capacity-awaited": Kind("There are too few devices.", ("seconds", "reason")),
+        "devices-not-probed": Kind(
+            "The probe failed, so nothing is known about the devices.", ("reason",)
+        ),
+        "device-bad": Kind(
+            "A device or host cannot be used; if it was found, it is in quarantine for `seconds`.",
+            ("unit", "reason", "found", "seconds"),
+        ),
+        "rung-changed": Kind(
+            "The next attempt has more or fewer devices.", ("before", "num_devices")
+        ),
+        "rung-disabled": Kind(
+            "The program cannot run on this number of devices, so the job uses this rung no more.",
+            ("num_devices", "reason"),
+        ),
+        "driver-missing": Kind("The driver of the accelerator was not found.", ("reason",)),
+        "tpu-lock-unusable": Kind(
+            "Something else is in the place of libtpu's lock file, or the file is not ours.",
+            ("place",),
+        ),
+        "larger-rung-seen": Kind(
+            "Enough devices for a larger rung are healthy again; the job waits a while before "
+            "it uses them."
+        ),
+        "quarantine-cleared": Kind(
+            "A person took devices or hosts out of quarantine; empty `units`: all of them.",
+            ("units",),
+        ),
+        "capacity-awaited": Kind(
+            "Too few devices are healthy for any rung: the job waits, and probes them again.",
+            ("seconds", "reason"),
+        ),
     },
     "Processes": {
-        "bootstrap-left-out": Kind("The program runs as it is.", ("reason", *NOTICE)),
-        "standby-ready": Kind("A standby waits.", ("kind", "pid")),
-        "standby-used": Kind("Standbys become the workers.", ("kind", "number", "num_workers")),
-        "standby-unfit": Kind("The standby does not fit the next attempt."),
-        "standby-lost": Kind("The standby is gone: a cold start.", ("reason",)),
-        "standby-failed": Kind("There is no standby.", ("reason",)),
-        "prefetch-began": Kind("A program is compiled ahead.", ("pid", "num_devices")),
-        "prefetch-done": Kind("It is compiled.", ("num_devices",)),
-        "prefetch-failed": Kind("It was not compiled.", ("num_devices", "reason")),
-        "prefetch-waits": Kind("Too little memory is free for it.", ("num_devices",)),
-        "prefetch-off": Kind("Nothing is compiled ahead.", ("reason",)),
-        "prober-failed": Kind("No process waits to look at the devices.", ("reason",)),
-        "sigterm-reaction": Kind("What SIGTERM does to workers.", ("ranks", "reason")),
+        "bootstrap-left-out": Kind("The program runs without the bootstrap.", ("reason", *NOTICE)),
+        "standby-ready": Kind("A standby is ready to become a worker.", ("kind", "pid")),
+        "standby-used": Kind(
+            "Standbys become workers of the new attempt.", ("kind", "number", "num_workers")
+        ),
+        "standby-unfit": Kind(
+            "The standby does not fit the next attempt, which starts without it."
+        ),
+        "standby-lost": Kind(
+            "The standby is gone, so the next attempt starts without it.", ("reason",)
+        ),
+        "standby-failed": Kind(
+            "No standby can be prepared; attempts of this phase start without one.", ("reason",)
+        ),
+        "prefetch-began": Kind(
+            "Compiling for another rung ahead of time has begun.", ("pid", "num_devices")
+        ),
+        "prefetch-done": Kind(
+            "The program for a rung of `num_devices` was compiled ahead of time.", ("num_devices",)
+        ),
+        "prefetch-failed": Kind(
+            "Compiling for a rung of `num_devices` ahead of time failed; a restart that needs "
+            "it compiles then.",
+            ("num_devices", "reason"),
+        ),
+        "prefetch-waits": Kind(
+            "Compiling for a rung of `num_devices` ahead of time waits for free memory.",
+            ("num_devices",),
+        ),
+        "prefetch-off": Kind("Nothing is compiled ahead of time.", ("reason",)),
+        "prober-failed": Kind(
+            "The process that probes devices could not be started beforehand.", ("reason",)
+        ),
+        "sigterm-reaction": Kind(
+            "How the workers react to SIGTERM, and so whether they can save.", ("ranks", "reason")
+        ),
         "process-lives-on": Kind(
-            "A process outlives its worker, and gets SIGTERM; pid null: not each is told.",
+            "A process lives on after its worker has ended, and gets SIGTERM too; pid null: "
+            "there are more, which have no event each.",
             ("pid", "reason", "number"),
         ),
-        "process-unkillable": Kind("Processes do not end when killed.", ("pids", "seconds")),
-        "rank-killed": Kind("A rank has failed and does not end.", ("rank",)),
-        "message-refused": Kind("A worker's message is not understood.", ("rank", "reason")),
-        "evidence-unusable": Kind("What a rank left cannot be read.", ("rank", "reason")),
-        "judging-failed": Kind("A bug of supervise; please report it.", ("reason",)),
-        "stacks-dumped": Kind(
-            "The stacks of a rank are written.", ("rank", "pid", "place", "cpu_seconds", "seconds")
+        "process-unkillable": Kind(
+            "Processes do not end although they were killed; the supervisor ends in `seconds` "
+            "if they have not.",
+            ("pids", "seconds"),
         ),
-        "stacks-missing": Kind("Native stacks cannot be taken.", ("rank", "reason")),
-        "output-held": Kind("Somebody outside the job holds the worker's output open."),
-        "pattern-slow": Kind("A pattern takes too long in a line.", ("detail",)),
-        "pattern-off": Kind("A pattern is not looked for any more.", ("detail",)),
-        "pattern-unmatched": Kind("The progress pattern found no step.", ("detail",)),
-        "device-in-use": Kind("A process has a chip open.", ("reason",)),
-        "guard-lost": Kind("The guard process is gone.", ("reason",)),
-        "leftovers-killed": Kind("What an earlier supervisor left was killed.", ("pids",)),
-        "leftovers-left": Kind("It may be another job's: it is left alone.", ("pids", "reason")),
-        "leftovers-unknown": Kind("What it left is not on record any more.", ("reason",)),
-        "workers-not-still": Kind("Some of the workers stand still later."),
-        "workers-continued": Kind("The workers go on after they stood still.", ("seconds",)),
-        "cgroups-off": Kind("Processes get no cgroup.", ("reason",)),
-        "snapshots-size": Kind("What snapshots take of the memory.", ("bytes",)),
-        "snapshots-dropped": Kind("Snapshots are not used.", ("reason",)),
-        "snapshots-off": Kind("There are no snapshots.", ("reason",)),
-        "drill-armed": Kind("The config asks for a fault.", ("detail",)),
-        "drill-fired": Kind("The fault happened.", ("detail",)),
-        "preemption-unheard": Kind("Who announces preemptions does not answer.", ("reason",)),
-        "request-unheard": Kind("What people ask of the job cannot be read.", ("reason",)),
-        "observer-failed": Kind("What only looks on failed, and is off.", ("reason",)),
+        "rank-killed": Kind(
+            "A rank has failed, but its process does not end, so the supervisor kills it.",
+            ("rank",),
+        ),
+        "message-refused": Kind(
+            "A worker sent a message that the supervisor does not understand.", ("rank", "reason")
+        ),
+        "evidence-unusable": Kind(
+            "The failure record, the stacks or the output of a rank cannot be read.",
+            ("rank", "reason"),
+        ),
+        "judging-failed": Kind(
+            "A bug of supervise made it fail to judge a failure; please report it.", ("reason",)
+        ),
+        "stacks-dumped": Kind(
+            "The Python stacks of a rank that hangs were written.",
+            ("rank", "pid", "place", "cpu_seconds", "seconds"),
+        ),
+        "stacks-missing": Kind(
+            "The native stacks of a rank could not be taken.", ("rank", "reason")
+        ),
+        "output-held": Kind("A process outside the job still holds the worker's output open."),
+        "pattern-slow": Kind("A pattern takes too long on a line, which is skipped.", ("detail",)),
+        "pattern-off": Kind(
+            "A pattern took too long too often: it is off for the rest of the attempt.", ("detail",)
+        ),
+        "pattern-unmatched": Kind("The progress pattern found no step in the output.", ("detail",)),
+        "device-in-use": Kind("A process keeps an accelerator open.", ("reason",)),
+        "guard-lost": Kind("The guard process died or failed.", ("reason",)),
+        "leftovers-killed": Kind(
+            "Processes of an earlier supervisor were still running, and were killed.", ("pids",)
+        ),
+        "leftovers-left": Kind(
+            "Processes that may belong to another job were not killed.", ("pids", "reason")
+        ),
+        "leftovers-unknown": Kind(
+            "The record of an earlier supervisor's processes cannot be read, so none of them is "
+            "killed.",
+            ("reason",),
+        ),
+        "workers-not-still": Kind(
+            "Some workers could not be paused at once after a jump of the clock: they wait in "
+            "the kernel, and pause after that."
+        ),
+        "workers-continued": Kind(
+            "The workers run again after they were paused for `seconds`.", ("seconds",)
+        ),
+        "cgroups-off": Kind("Processes are started without cgroups from now on.", ("reason",)),
+        "snapshots-size": Kind("The memory that the snapshots take.", ("bytes",)),
+        "snapshots-dropped": Kind(
+            "The snapshots in memory are dropped, and not used.", ("reason",)
+        ),
+        "snapshots-off": Kind(
+            "There are no snapshots, because no memory could be made for them.", ("reason",)
+        ),
+        "drill-armed": Kind("A fault injection of the config (`faults`) is armed.", ("detail",)),
+        "drill-fired": Kind("A fault injection of the config has happened.", ("detail",)),
+        "preemption-unheard": Kind(
+            "The source of preemption notices does not answer.", ("reason",)
+        ),
+        "request-unheard": Kind(
+            "A person's request to the job (such as `supervise quarantine clear`) cannot be read.",
+            ("reason",),
+        ),
+        "observer-failed": Kind(
+            "An observer of the job (such as run.log or status.json) failed and is off; the job "
+            "goes on.",
+            ("reason",),
+        ),
     },
     "Files and buckets": {
         "file-unwritable": Kind("A file cannot be written.", ("place", "reason")),
-        "file-restored": Kind("Somebody changed a file: written again.", ("place",)),
-        "file-set-aside": Kind("A file that is not ours was renamed.", ("place",)),
-        "file-emptied": Kind("A file far beyond its bound.", ("place",)),
-        "place-unreadable": Kind("Checkpoints cannot be listed.", ("place", "reason")),
-        "checkpoints-unwatched": Kind("Checkpoints cannot be watched.", ("place", "reason")),
-        "checkpoint-refused": Kind("A checkpoint is damaged, and is not used.", ("reason",)),
-        "checkpoints-unseen": Kind("The program saves, and no checkpoint is seen.", ("place",)),
-        "outputs-deleted": Kind(
-            "Old output was deleted to make room.", ("attempt", "directory", "bytes")
+        "file-restored": Kind(
+            "Somebody changed or deleted a file of the supervisor, which was written again.",
+            ("place",),
         ),
-        "room-not-made": Kind("A file could not be deleted.", ("place", "reason")),
-        "limit-applied": Kind("A limit of `limits` was enforced.", ("detail", "bytes")),
-        "limits-not-applied": Kind("The limits cannot be enforced now.", ("reason",)),
+        "file-set-aside": Kind(
+            "A file of another origin had the name of one of ours, and was renamed.", ("place",)
+        ),
+        "file-emptied": Kind("A file was far larger than its limit, and was emptied.", ("place",)),
+        "place-unreadable": Kind(
+            "The directory of the checkpoints cannot be read.", ("place", "reason")
+        ),
+        "checkpoints-unwatched": Kind(
+            "The directory of the checkpoints cannot be watched.", ("place", "reason")
+        ),
+        "checkpoint-refused": Kind(
+            "The marker or the metadata of a checkpoint cannot be read, so it does not count.",
+            ("reason",),
+        ),
+        "checkpoints-unseen": Kind(
+            "The program says that it saves, but no new checkpoint is found in `place`.", ("place",)
+        ),
+        "outputs-deleted": Kind(
+            "The disk was full, so the output of an old attempt was deleted.",
+            ("attempt", "directory", "bytes"),
+        ),
+        "room-not-made": Kind(
+            "A file that should make room on the disk could not be deleted.", ("place", "reason")
+        ),
+        "limit-applied": Kind(
+            "A limit of the config (`limits`) was exceeded, so old files were deleted.",
+            ("detail", "bytes"),
+        ),
+        "limits-not-applied": Kind(
+            "The limits cannot be enforced now; the supervisor tries again.", ("reason",)
+        ),
         "compile-cache-off": Kind("The compilation cache cannot be used.", ("reason",)),
-        "compilation-not-kept": Kind("A compilation was not kept.", ("program", "reason")),
-        "compilation-removed": Kind("A kept compilation is damaged.", ("program", "reason")),
-        "compiled-programs-kept-here": Kind("Compilations are not in the bucket."),
-        "bucket-programs-refused": Kind("Compilations in the bucket are not used.", ("reason",)),
-        "bucket-object-left-out": Kind("An object in the bucket is not used.", ("place",)),
-        "bucket-copy-failed": Kind("A file is not copied to the bucket.", ("reason",)),
-        "bucket-unwritable": Kind("The bucket cannot be written.", ("reason",)),
+        "compilation-not-kept": Kind(
+            "A compiled program could not be kept in the compilation cache.", ("program", "reason")
+        ),
+        "compilation-removed": Kind(
+            "A compiled program in the compilation cache is damaged, and was removed.",
+            ("program", "reason"),
+        ),
+        "compiled-programs-kept-here": Kind(
+            "Compiled programs are not copied to the bucket, as the config does not say whom to "
+            "trust."
+        ),
+        "bucket-programs-refused": Kind(
+            "Compiled programs in the bucket are not used.", ("reason",)
+        ),
+        "bucket-object-left-out": Kind(
+            "An object in the bucket is damaged or has an unknown name, and is not used.",
+            ("place",),
+        ),
+        "bucket-copy-failed": Kind("A file could not be copied to the bucket.", ("reason",)),
+        "bucket-unwritable": Kind(
+            "The bucket cannot be written; the supervisor tries again.", ("reason",)
+        ),
         "bucket-writable": Kind("The bucket can be written again."),
         "stdout-lost": Kind("Standard output is not used any more.", ("reason",)),
         "stdout-unwritable": Kind("Standard output cannot be written.", ("reason",)),
     },
     "Everything else": {
-        "config-doubtful": Kind("Something may not be meant so.", ("code",)),
-        "hang-unnoticeable": Kind("A hang of the program cannot be noticed.", ("phase",)),
+        "config-doubtful": Kind(
+            "A part of the config is valid, but is probably a mistake.", ("code",)
+        ),
+        "hang-unnoticeable": Kind(
+            "The program reports no steps, so a hang in it cannot be detected.", ("phase",)
+        ),
         "config-changed": Kind(
-            "The config is not that of the last run.", ("changed", "key", "before", "after")
+            "A value of the config differs from that of the last run.",
+            ("changed", "key", "before", "after"),
         ),
         "version-changed": Kind(
-            "The supervisor before this one was of another version.", ("version", "before")
+            "The previous supervisor had another version.", ("version", "before")
         ),
-        "journal-torn": Kind("The journal's last line was incomplete: cut off.", ("bytes", "kept")),
-        "journal-repaired": Kind("A person has repaired the journal.", ("detail",)),
-        "journal-not-compacted": Kind("The journal stays long for now.", ("reason",)),
-        "summary-incomplete": Kind("The summary lacks earlier attempts.", ("reason",)),
-        "lock-ignored": Kind("A lock on model_dir is no supervisor's.", ("reason",)),
-        "success-by-exit-code": Kind("No success is declared: exit code 0 is taken.", ("phase",)),
+        "journal-torn": Kind(
+            "The journal's last line was incomplete, and was cut off.", ("bytes", "kept")
+        ),
+        "journal-repaired": Kind("A person repaired the journal.", ("detail",)),
+        "journal-not-compacted": Kind(
+            "The journal could not be compacted; the supervisor tries again.", ("reason",)
+        ),
+        "summary-incomplete": Kind(
+            "summary.json lacks earlier attempts, because the journal cannot be read.", ("reason",)
+        ),
+        "lock-ignored": Kind(
+            "A program that is no supervisor holds a lock on model_dir, which is ignored.",
+            ("reason",),
+        ),
+        "success-by-exit-code": Kind(
+            "The config does not define the success of a phase, so exit code 0 is a success.",
+            ("phase",),
+        ),
         "job-place": Kind("The job is in a bucket.", ("place", "directory")),
-        "files-exposed": Kind("Others may change the job's files.", ("place",)),
-        "checkpoints-unmarked": Kind("Checkpoints lack their commit markers.", ("place",)),
+        "files-exposed": Kind("Other users may change the job's files.", ("place",)),
+        "checkpoints-unmarked": Kind(
+            "Checkpoints lack their commit markers, so they do not count as committed.", ("place",)
+        ),
         "run-log-unwritable": Kind("run.log cannot be written.", ("reason",)),
     },
 }

@@ -46,7 +46,7 @@ def _lines() -> Iterator[str]:
             yield f"| `{name}` | {kind.meaning} | {keys} |"
     yield "\n## Keys\n"
     yield (
-        "A `truth` is true or false. A number that JSON lacks is one of the texts `nan`, `inf` and "
+        "A number that JSON lacks is one of the texts `nan`, `inf` and "
         "`-inf`. Any key may be null where nothing is known.\n"
     )
     yield from _table(KEYS)
