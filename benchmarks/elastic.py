@@ -158,7 +158,7 @@ def _robbed(run: Training, restarts: int) -> tuple[float, float]:
     """Take a device away; returns the seconds from the loss, and from the trainer's death, to the
     next step."""
     began, last = time.monotonic(), run.steps()[-1]
-    simulated.lose(run.folder / "run" / simulated.FILE, "6")
+    simulated.mark_lost(run.folder / "run" / simulated.FILE, "6")
     step = run.wait_for_step(0, since=began, not_by=[last.pid])
     return step.at - began, float(_told(run, restarts)["seconds"])
 

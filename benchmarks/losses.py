@@ -89,14 +89,14 @@ def _disturb(run: Training, changes: int) -> None:
         well = sorted({str(device) for device in range(_DEVICES)} - lost)
         if lost and (len(well) <= _LEAST or lots.random() < 0.5):
             unit = lots.choice(sorted(lost))
-            simulated.return_(file, unit)
+            simulated.mark_healthy(file, unit)
             lost.discard(unit)
         else:
             unit = lots.choice(well)
-            simulated.lose(file, unit)
+            simulated.mark_lost(file, unit)
             lost.add(unit)
         step = run.wait_for_step(step.number + lots.randrange(2, _STEPS_APART), since=step.at)
-    simulated.return_(file, *lost)
+    simulated.mark_healthy(file, *lost)
 
 
 def _finished(run: Training) -> None:

@@ -313,7 +313,7 @@ def _marked(job: str, lineage: str) -> dict[str, str]:
     """Returns the environment for helper processes: the marks in it let us sweep them like a
     worker's."""
     ours = {environment.JOB: job, environment.LINEAGE: lineage}
-    return {**environment.scrubbed(os.environ), **ours}
+    return {**environment.without_supervisor_variables(os.environ), **ours}
 
 
 def _accept_changes(

@@ -32,7 +32,7 @@ from supervisor.model_dir_ownership import ModelDirError
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
 from supervisor.protocol import removal
-from supervisor.protocol.reading import opened
+from supervisor.protocol.reading import open_file
 from supervisor.protocol.removal import Place
 from supervisor.protocol.this_machine import missing_gpu
 from supervisor.remote import cache_trust, reach_bucket
@@ -165,7 +165,7 @@ def _model_dir_problems(prepared: Prepared, folder: Path) -> Iterator[Problem]:
     probe = folder / f".writable.{uuid.uuid4().hex}"
     try:
         probe.touch(exist_ok=False)
-        removal.file(Place.PROBE, probe, below=folder)
+        removal.remove_file(Place.PROBE, probe, below=folder)
     except OSError as error:
         yield from _refusals(prepared, folder, error)
 
@@ -243,7 +243,7 @@ def _interpreter_problem(program: Path) -> str | None:
     """Returns what is wrong with the interpreter of a script, or None. The kernel says only "No
     such file" when it is missing."""
     try:
-        with opened(program, linked=True) as file:
+        with open_file(program, linked=True) as file:
             line = file.readline(_MAX_FIRST_LINE)
     except OSError:  # a program may be executable without being readable
         return None

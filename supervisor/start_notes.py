@@ -17,7 +17,7 @@ from supervisor.host.notice import Notice
 from supervisor.model_dir_ownership import ModelDirError
 from supervisor.preflight import hang_warnings
 from supervisor.prepare import Prepared
-from supervisor.protocol.committed import unmarked
+from supervisor.protocol.committed import unmarked_warning
 
 _KEEP_OUT = (
     "they can lock the job out, or have this user read and run what they put there: take their "
@@ -50,7 +50,7 @@ def tell_start(
         if copies := _unmarked(plan):
             others = f" (so do {', '.join(copies[1:])})" if copies[1:] else ""
             place = f"{plan.checkpoints}/{copies[0]}"
-            text = unmarked(place) + others
+            text = unmarked_warning(place) + others
             log.say(Notice("checkpoints-unmarked", text, place=place), level="warning")
         if plan.success_is_default:
             more = "" if once else ", but is not final: the command runs again, unless with --once"

@@ -24,7 +24,7 @@ from jax.experimental import topologies
 
 from supervisor.config.training.layout import rung
 from supervisor.config.training.resolved import TrainerConfig, parse
-from supervisor.protocol.shortening import beginning
+from supervisor.protocol.shortening import keep_beginning
 from trainer.batch_sharder import BatchSharder
 from trainer.mesh import make_mesh
 from trainer.step import jit_train_step
@@ -42,7 +42,7 @@ def compile_ahead(config: TrainerConfig, wanted: dict[str, Any]) -> dict[str, An
         used = _device_bytes(config, wanted)
     except Exception as error:  # any objection of the compiler is an answer
         first = next(iter(str(error).splitlines()), "")
-        problem = beginning(f"{type(error).__name__}: {first}", _MAX_PROBLEM)
+        problem = keep_beginning(f"{type(error).__name__}: {first}", _MAX_PROBLEM)
         return {"num_devices": num_devices, "problem": problem}
     seconds = round(time.perf_counter() - began, 1)
     return {"num_devices": num_devices, "seconds": seconds, "bytes": used}

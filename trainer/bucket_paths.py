@@ -100,7 +100,7 @@ def remove(place: Place, directory: Path, names: Collection[str]) -> None:
         NotOursError: one of the names is not allowed for `place`.
         Exception: whatever the store's client raises.
     """
-    removal.remote(place, names, lambda name: _delete(str(directory / name)))
+    removal.remove_objects(place, names, lambda name: _delete(str(directory / name)))
 
 
 def _delete(uri: str) -> None:

@@ -317,13 +317,13 @@ class RenamedSteps:
             with self._ledger.change() as entries:
                 entries.evicting.add(name)
             with evicting(step, self._ledger, warn):
-                removal.tree(
+                removal.remove_tree(
                     Place.STEP,
                     path,
                     below=self.directory,
                     is_ours=partial(self._ledger.has, step, path),
                     is_expected=is_expected_in(path),
-                    under=name,
+                    renamed_to=name,
                 )
             if not self._exists(name):
                 with self._ledger.change() as entries:
@@ -381,6 +381,6 @@ class RenamedSteps:
         place = Place.KILLED_SAVE if TEMPORARY in entry.name else Place.STEP
         log.info("step-removed", path=str(entry), reason=REMOVED[place])
         try:
-            removal.tree(place, entry, below=self.directory, is_ours=lambda: True)
+            removal.remove_tree(place, entry, below=self.directory, is_ours=lambda: True)
         except NotOursError as error:
             warn(str(error), NoticeCode.CHECKPOINT_NOT_REMOVED)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from supervisor.protocol.shortening import beginning
+from supervisor.protocol.shortening import keep_beginning
 
 _SIZE = 256
 _MAX_REASON = 3000
@@ -55,7 +55,7 @@ def probe(
         try:
             bad |= _faults(devices, [place], wrong, partial(tell_of, place, compiled=True))
         except Exception as error:  # any error of a broken device
-            bad[place] = beginning(f"{type(error).__name__}: {error}", _MAX_REASON)
+            bad[place] = keep_beginning(f"{type(error).__name__}: {error}", _MAX_REASON)
     while healthy := [place for place in left if place not in bad]:
         tell_of("all")
         faults = _faults(devices, healthy, wrong, partial(tell_of, "all", compiled=True))

@@ -156,7 +156,7 @@ class Executables:
         path = self._path(name)
         try:
             for one in (path, path.with_suffix(_TRIAL)):
-                removal.file(Place.EXECUTABLE, one, below=path.parent)
+                removal.remove_file(Place.EXECUTABLE, one, below=path.parent)
             then = "was removed"
         except OSError as error:
             then = f"could not be removed: {error}"
@@ -177,7 +177,7 @@ class Executables:
             return
         found = path.parent.glob(f"{self._prefix(name)}*{_SUFFIX}")
         for old in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True)[_KEPT:]:
-            removal.file(Place.EXECUTABLE, old, below=old.parent)
+            removal.remove_file(Place.EXECUTABLE, old, below=old.parent)
 
 
 class _OnTrial:
@@ -195,7 +195,7 @@ class _OnTrial:
         with suppress(OSError):  # a full disk does not stop the training
             self._mark.touch()
         result = jax.block_until_ready(self._compiled(*arguments))
-        removal.file(Place.EXECUTABLE, self._mark, below=self._mark.parent)
+        removal.remove_file(Place.EXECUTABLE, self._mark, below=self._mark.parent)
         self._call = self._compiled
         return result
 

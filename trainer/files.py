@@ -87,7 +87,7 @@ class _OnDisk:
         return status.st_size if stat.S_ISREG(status.st_mode) else None  # a FIFO would block
 
     def digest(self, name: str, algorithm: str) -> str:
-        with reading.opened(self._directory / name, linked=True) as file:
+        with reading.open_file(self._directory / name, linked=True) as file:
             return _digest(file, algorithm)
 
     def read(self, name: str, limit: int = reading.SMALL) -> bytes:
@@ -96,14 +96,14 @@ class _OnDisk:
     def checksum(self, name: str) -> int | None:
         checksum = 0
         buffer = memoryview(bytearray(_CHUNK))
-        with reading.opened(self._directory / name, linked=True) as file:
+        with reading.open_file(self._directory / name, linked=True) as file:
             while size := file.readinto(buffer):
                 checksum = zlib.crc32(buffer[:size], checksum)
         return checksum
 
     def replace(self, name: str, data: bytes) -> None:
         temporary = self._directory / f".{name}.tmp"
-        with removal.temporary(temporary, below=self._directory) as file:
+        with removal.create_temporary(temporary, below=self._directory) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())  # else a power cut can leave an empty file with this name

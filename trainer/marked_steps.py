@@ -16,7 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.protocol import removal
-from supervisor.protocol.committed import MARKER, METADATA, committed_at, committed_steps, unmarked
+from supervisor.protocol.committed import (
+    MARKER,
+    METADATA,
+    committed_at,
+    committed_steps,
+    unmarked_warning,
+)
 from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.reading import UnreadableError
 from supervisor.protocol.removal import NotOursError, Place
@@ -76,7 +82,7 @@ class MarkedSteps:
             is_ours = self._is_own(step, entry) if committed else self._removed(step, entry, warn)
             if not is_ours:
                 if not committed and step > newest and committed_at(entry) is not None:
-                    raise UnmarkedCheckpointError(unmarked(str(entry)))
+                    raise UnmarkedCheckpointError(unmarked_warning(str(entry)))
                 foreign.append(entry.name)
         forget(self._ledger)
         tell_foreign(self._ledger, foreign, self.directory, warn)
@@ -197,7 +203,7 @@ class MarkedSteps:
                 place, self.directory, [str(path).removeprefix(f"{self.directory}/")]
             )
         else:
-            removal.file(place, path, below=self.directory)
+            removal.remove_file(place, path, below=self.directory)
 
     def _remove(
         self,
@@ -206,16 +212,16 @@ class MarkedSteps:
         is_ours: Callable[[], bool],
         is_expected: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        """Remove a step; see `removal.tree`."""
+        """Remove a step; see `removal.remove_tree`."""
         if not bucket_paths.is_in_bucket(path):
-            removal.tree(
+            removal.remove_tree(
                 place,
                 path,
                 below=self.directory,
                 is_ours=is_ours,
                 is_expected=is_expected,
-                first=(MARKER,),
-                last=_LAST,
+                remove_first=(MARKER,),
+                remove_last=_LAST,
             )
             return
         names = sorted(

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from supervisor.protocol import private_folder, removal
-from supervisor.protocol.reading import opened
+from supervisor.protocol.reading import open_file
 
 _LARGEST = 2 << 30
 """Bytes; no compiler writes a larger file."""
@@ -36,7 +36,7 @@ def read(path: Path) -> bytes:
         OSError: it cannot be read, is a link, or is no regular file.
         ValueError: others can write to the file, it is too large, or it is damaged.
     """
-    with io.BufferedReader(opened(path)) as file:
+    with io.BufferedReader(open_file(path)) as file:
         status = os.fstat(file.fileno())
         if not private_folder.only_we_write(status):
             raise ValueError("others can write to the file")
@@ -51,7 +51,7 @@ def read(path: Path) -> bytes:
 def write(path: Path, content: bytes) -> None:
     """Write `content` to a file for `read`, atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with removal.temporary(temporary, below=path.parent, mode=0o600) as file:
+    with removal.create_temporary(temporary, below=path.parent, mode=0o600) as file:
         file.write(_digest(content).encode() + b"\n")
         file.write(content)
     temporary.replace(path)

@@ -49,7 +49,7 @@ def main() -> NoReturn:
 
 def _answer(connection: socket.socket) -> None:
     is_ahead = not select.select([connection], [], [], 0)[0]
-    nice = background.enter() if is_ahead else None
+    nice = background.lower_priority() if is_ahead else None
     import jax
 
     from trainer import device_health, placement
@@ -59,7 +59,7 @@ def _answer(connection: socket.socket) -> None:
         if not question:  # the supervisor does not need the answer any more
             return
         if nice is not None:
-            background.leave(nice)
+            background.restore_priority(nice)
         asked = json.loads(question)
         for name in asked["without"]:
             os.environ.pop(name, None)

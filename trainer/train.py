@@ -14,7 +14,7 @@ from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, 
 from supervisor.protocol.fault_injection import FaultInjector
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
-from supervisor.protocol.simulated import Held
+from supervisor.protocol.simulated import HeldDevices
 from trainer import deterministic_reduction, distributed
 from trainer.checkpoint import CheckpointSaver, restore_parts
 from trainer.checkpoint_steps import steps_in
@@ -55,7 +55,7 @@ def train(
     if _is_complete(config, checkpoints, reporter):
         distributed.leave()
         return
-    if (held := Held.from_environment()) is not None:
+    if (held := HeldDevices.from_environment()) is not None:
         held.initialise()
     device = jax.devices()[0]
     reporter.devices(device.platform, jax.device_count(), device.device_kind)
@@ -99,7 +99,7 @@ def train(
         in_flight=InFlight(inflight, loop.log_every, reporter, faults),
         reporter=reporter,
         snapshots=snapshots,
-        simulated=Held.from_environment(),
+        simulated=HeldDevices.from_environment(),
     ).run()
     reporter.stage(Stage.FINISHING, loop.max_steps)
     checkpoints.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
-from supervisor.protocol.simulated import Held
+from supervisor.protocol.simulated import HeldDevices
 from trainer import distributed
 from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import CheckpointSaver
@@ -50,7 +50,7 @@ class TrainingLoop:
     in_flight: InFlight
     reporter: Reporter
     snapshots: SnapshotWriter | None = None
-    simulated: Held | None = None
+    simulated: HeldDevices | None = None
 
     def run(self) -> None:
         """Train to the end and save there. When asked to stop, save and end by the signal that
@@ -76,7 +76,7 @@ class TrainingLoop:
                 distributed.leave()
                 termination.die()
             if self.simulated is not None:
-                self.simulated.suffer()
+                self.simulated.fail_if_broken()
             self._advance()
             if self.evaluation is not None and self.evaluation.due(self.step):
                 self._evaluate(self.evaluation, termination)

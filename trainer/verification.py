@@ -46,7 +46,7 @@ def read_verified(path: Path, manifest: Manifest, read: Callable[[Path], T], war
         return read_after_verification(path, manifest, read)
     else:
         result = _read_beside_verification(path, manifest, read)
-    removal.file(Place.READING_MARK, mark, below=path.parent)
+    removal.remove_file(Place.READING_MARK, mark, below=path.parent)
     return result
 
 

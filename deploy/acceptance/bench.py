@@ -25,7 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config.topology import SliceShape
-from supervisor.protocol.environment import HOST_TOPOLOGY, NUM_CPU_DEVICES, STALE_TOPOLOGY, scrubbed
+from supervisor.protocol.environment import (
+    HOST_TOPOLOGY,
+    NUM_CPU_DEVICES,
+    STALE_TOPOLOGY,
+    without_supervisor_variables,
+)
 
 MARK = "ACCEPTANCE_RUN"
 ROOT = Path(__file__).parents[2]
@@ -137,7 +142,11 @@ class Bench:
 
     def environment(self) -> dict[str, str]:
         """Returns the environment of a process that uses all devices."""
-        env = {k: v for k, v in scrubbed(os.environ).items() if k not in STALE_TOPOLOGY}
+        env = {
+            k: v
+            for k, v in without_supervisor_variables(os.environ).items()
+            if k not in STALE_TOPOLOGY
+        }
         env |= {"JAX_PLATFORMS": _PLATFORMS[self.platform], MARK: self._mark}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         if self.platform == "cpu" and self.count:

@@ -177,8 +177,8 @@ def expect_regrown(bench: Bench, begun: str) -> None:
 
 def _take_simulated(bench: Bench, job: Child, places: list[int], pid: int) -> Callable[[], None]:
     file = bench.work / "ladder" / simulated.FILE
-    simulated.lose(file, *map(str, places))
-    return lambda: simulated.return_(file, *map(str, places))
+    simulated.mark_lost(file, *map(str, places))
+    return lambda: simulated.mark_healthy(file, *map(str, places))
 
 
 def _take_chips(bench: Bench, job: Child, places: list[int], pid: int) -> Callable[[], None]:

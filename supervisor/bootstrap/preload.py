@@ -16,7 +16,7 @@ from importlib import import_module
 
 from ..protocol.environment import MODULES_FILE, NUM_CPU_DEVICES, PRELOAD
 from ..protocol.reading import UnreadableError, read_object
-from ..protocol.standby import Standby, StandbyOrders, changed
+from ..protocol.standby import Standby, StandbyOrders, changed_variables
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + "/"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -86,7 +86,7 @@ class Learner:
         modules = [
             name for name, module in list(sys.modules.items()) if _is_installed(name, module)
         ]
-        environment = fingerprints(changed(self._environ, os.environ))
+        environment = fingerprints(changed_variables(self._environ, os.environ))
         partial = f"{self._file}.{get_ident()}.tmp"
         with open(partial, "w", encoding="utf-8") as file:
             json.dump({"modules": modules, "environment": environment}, file)

@@ -24,7 +24,7 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.model_dir_ownership import ModelDirError
 from supervisor.preflight import check, hang_warnings, start_warnings
 from supervisor.prepare import Prepared, prepare
-from supervisor.protocol.shortening import beginning
+from supervisor.protocol.shortening import keep_beginning
 from supervisor.secret_variables import with_env_files
 
 _MAX_PROBLEM = 400
@@ -113,7 +113,9 @@ def compile_ahead(prepared: Prepared, whole: SliceShape) -> bool:
 
 def _compiled(answer: Mapping[str, Any], redactor: Redactor) -> dict[str, str]:
     if "problem" in answer:
-        return {"result": f"FAILED: {beginning(redactor.text(answer['problem']), _MAX_PROBLEM)}"}
+        return {
+            "result": f"FAILED: {keep_beginning(redactor.text(answer['problem']), _MAX_PROBLEM)}"
+        }
     used = f"{answer['bytes'] / 2**30:.3f} GiB"
     return {"result": f"{used} on each device, compiled in {answer['seconds']:.1f} s"}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor.config.secret_names import REDACTED, is_hidden, shown_of, without_secrets
 from supervisor.protocol.messages import printable
-from supervisor.protocol.shortening import beginning
+from supervisor.protocol.shortening import keep_beginning
 
 Location = tuple[str | int, ...]
 """The path of a key in the config: ("trainer", "init", "seed")."""
@@ -72,7 +72,7 @@ def shown(value: Any, location: Location = ()) -> str:
         text = json.dumps(value, default=str)
     except (TypeError, ValueError):
         text = repr(value)
-    return text if len(text) <= 80 else beginning(text, 77) + "..."
+    return text if len(text) <= 80 else keep_beginning(text, 77) + "..."
 
 
 def unknown_key(

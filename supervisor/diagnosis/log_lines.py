@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.line_forms import GAP, HEADER, MAX_LINE
 from supervisor.diagnosis.line_prefix import NEARLY_ALL, Prefixes, writer
-from supervisor.protocol.shortening import beginning
+from supervisor.protocol.shortening import keep_beginning
 
 _MAX_LAYERS = 4
 _MAX_PARTS = 64 * 1024
@@ -89,7 +89,7 @@ def _pieces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
         if len(pieces) > 1 and "%|" not in pieces[-1]:  # the last piece replaced the bar
             pieces = [piece for piece in pieces if piece and "%|" not in piece] or [""]
         for piece in pieces:
-            text = beginning(piece, MAX_LINE)  # no secret is cut in two
+            text = keep_beginning(piece, MAX_LINE)  # no secret is cut in two
             is_quoted = line.is_quoted or (text.startswith("| ") and not has_group)
             yield line._replace(text=_GROUP_BAR.sub("", text, count=1), is_quoted=is_quoted)
 

@@ -14,7 +14,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from supervisor.protocol.reading import UnreadableError, parse_object
-from supervisor.protocol.shortening import beginning
+from supervisor.protocol.shortening import keep_beginning
 
 _MAX_WORDS = 10_000
 
@@ -144,11 +144,11 @@ class RefusedError(Exception):
     """An error answer of Google's JSON API."""
 
     def __init__(self, status: int, content: bytes) -> None:
-        reason, message = "", beginning(content.decode(errors="replace"), _MAX_WORDS)
+        reason, message = "", keep_beginning(content.decode(errors="replace"), _MAX_WORDS)
         try:
             told = parse_object(content, "an answer")["error"]
             reason = str(told["errors"][0]["reason"])[:_MAX_WORDS]
-            message = beginning(str(told["message"]), _MAX_WORDS)
+            message = keep_beginning(str(told["message"]), _MAX_WORDS)
         except (UnreadableError, TypeError, LookupError):
             pass  # no JSON: a proxy's answer, or that to a download
         super().__init__(message)

@@ -81,7 +81,7 @@ def watch(place: Path | Uri, on_commit: Callable[[int], None], on_error: Tell) -
 
     def look_on_disk() -> int | None:
         found = newest_committed(directory)
-        for text in islice(committed.refused(directory), _MAX_TOLD):
+        for text in islice(committed.unreadable_markers(directory), _MAX_TOLD):
             if text not in told and len(told) < _MAX_TOLD:
                 told.add(text)
                 on_error(Notice("checkpoint-refused", text, reason=text))

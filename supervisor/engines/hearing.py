@@ -17,7 +17,7 @@ from supervisor.protocol.messages import (
     SavedMessage,
     StepMessage,
 )
-from supervisor.protocol.shortening import beginning
+from supervisor.protocol.shortening import keep_beginning
 
 _MAX_SHOWN = 300
 """The most characters of a worker's notice."""
@@ -61,7 +61,7 @@ class Hearing:
                 group.has_compiled = False
                 self._compile_cache.take_over()
             case NoticeMessage(text):
-                message = replace(message, text=beginning(self._redact(text), _MAX_SHOWN))
+                message = replace(message, text=keep_beginning(self._redact(text), _MAX_SHOWN))
             case RestoredMessage(_, snapshot):
                 self._snapshots.restored(snapshot=snapshot)
             case SavedMessage(_, seconds):

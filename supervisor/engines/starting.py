@@ -42,7 +42,7 @@ class WorkerStarter:
         `heard` gets each message of a worker, with its rank. `notice` reports problems to people.
         """
         self._machine = machine
-        self._environ = environment.scrubbed(environ)
+        self._environ = environment.without_supervisor_variables(environ)
         self._mirror = mirror
         self._compile_cache = compile_cache
         self._ahead = ahead

@@ -183,7 +183,7 @@ class _Files:
         path.mkdir(exist_ok=True)
 
     def remove(self, place: Place, path: Path, below: Path) -> None:
-        removal.file(place, path, below=below)
+        removal.remove_file(place, path, below=below)
 
     def hear_requests(
         self,

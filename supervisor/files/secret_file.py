@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from supervisor.protocol.reading import UnreadableError, content, opened
+from supervisor.protocol.reading import UnreadableError, open_file, read_open_file
 
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -25,10 +25,10 @@ def read(path: Path, limit: int) -> bytes:
             larger.
         OSError: it cannot be read now.
     """
-    with opened(path, linked=True) as file:
+    with open_file(path, linked=True) as file:
         if (why := why_exposed(os.fstat(file.fileno()), os.geteuid())) is not None:
             raise UnreadableError(path, why, f"chown it, or chmod 600 {path}")
-        return content(file, path, limit)
+        return read_open_file(file, path, limit)
 
 
 def why_exposed(status: os.stat_result, user: int) -> str | None:

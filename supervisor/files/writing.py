@@ -1,8 +1,8 @@
 """Opens a file of ours for appending, where somebody else may have put something in its place.
 
 The built-in `open` would follow a link, and would block for ever on a FIFO that nobody reads. A
-file that is written under a temporary name and then renamed is opened by `removal.temporary`. This
-module is for files that only grow.
+file that is written under a temporary name and then renamed is opened by
+`removal.create_temporary`. This module is for files that only grow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import stat
 from io import FileIO
 from pathlib import Path
 
-from supervisor.protocol.reading import UnreadableError, descriptor_of, refused
+from supervisor.protocol.reading import UnreadableError, descriptor_of, open_error
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -34,7 +34,7 @@ def opened(
     try:
         descriptor = descriptor_of(Path(path), below, flags)
     except OSError as error:
-        raise refused(path, error) from error
+        raise open_error(path, error) from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

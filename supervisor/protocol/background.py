@@ -15,8 +15,8 @@ _NICER = 10
 of an idle core."""
 
 
-def enter() -> int | None:
-    """Raise the nice value of this process; returns the earlier value, for `leave`.
+def lower_priority() -> int | None:
+    """Raise the nice value of this process; returns the earlier value, for `restore_priority`.
 
     None: it is not raised, because the process may not lower it again.
     """
@@ -40,7 +40,7 @@ def enter() -> int | None:
     return before
 
 
-def leave(before: int) -> None:
+def restore_priority(before: int) -> None:
     """Set all threads of the process back to the nice value `before`. Threads that imports have
     started inherited the raised value."""
     for task in Path("/proc/self/task").iterdir():

@@ -80,7 +80,7 @@ def is_committed(directory: Path, *, posix: bool = True) -> bool:
     """
     if step_of(directory.name) is None:
         return False
-    if any(_is_whole(directory / marker) for marker in markers(directory.name)):
+    if any(_is_valid_marker(directory / marker) for marker in markers(directory.name)):
         return True
     return posix and was_committed(_read(directory / METADATA))
 
@@ -123,7 +123,7 @@ def unmarked_copies(root: Path) -> Iterator[str]:
             yield entry.name
 
 
-def refused(root: Path) -> Iterator[str]:
+def unreadable_markers(root: Path) -> Iterator[str]:
     """Yield a warning for each file under `root` that has the name of a marker or of metadata, but
     cannot be read, so that its step does not count. Only above the newest committed step."""
     for _, entry in _steps(root):
@@ -134,7 +134,7 @@ def refused(root: Path) -> Iterator[str]:
             try:
                 if path.suffix == ".json" or name == METADATA:
                     read(path, MAX_METADATA)
-                elif not _is_file(path) and path.lstat():
+                elif not _is_regular_file(path) and path.lstat():
                     read(path, 0)
             except UnreadableError as error:
                 yield f"{error}; the checkpoint is not used"
@@ -142,7 +142,7 @@ def refused(root: Path) -> Iterator[str]:
                 continue
 
 
-def unmarked(place: str) -> str:
+def unmarked_warning(place: str) -> str:
     """Return the warning for a checkpoint in `place`, a URI or a directory, that was committed on a
     disk and copied into a bucket without its marker."""
     command = _MAKE_A_FILE.get(place.partition("://")[0], "touch")
@@ -163,9 +163,9 @@ def _steps(root: Path) -> list[tuple[int, Path]]:
     return sorted(found, reverse=True)
 
 
-def _is_whole(path: Path) -> bool:
+def _is_valid_marker(path: Path) -> bool:
     if path.suffix != ".json":
-        return _is_file(path)
+        return _is_regular_file(path)
     try:
         parse_object(_read(path) or b"", path)
     except UnreadableError:
@@ -173,7 +173,7 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def _is_file(path: Path) -> bool:
+def _is_regular_file(path: Path) -> bool:
     if not isinstance(path, Path):
         return path.exists()  # an object in a bucket
     try:

@@ -166,20 +166,20 @@ class Owner:
         return {OWNER: self.token, OWNER_FILE: self.file}
 
 
-def identity(descriptor: int) -> str:
+def file_identity(descriptor: int) -> str:
     """Return what a descriptor refers to, as `device:inode`."""
     status = os.fstat(descriptor)
     return f"{status.st_dev}:{status.st_ino}"
 
 
-def inherited(environ: Mapping[str, str], number: str, wanted: str) -> int | None:
+def inherited_descriptor(environ: Mapping[str, str], number: str, wanted: str) -> int | None:
     """Return the descriptor whose number is in the variable `number`, if its identity is the one in
     the variable `wanted`; None: this process did not inherit it."""
     told = environ.get(number, "")
     if not told.isdecimal():
         return None
     try:
-        found = identity(int(told))
+        found = file_identity(int(told))
     except OSError:
         return None
     return int(told) if found == environ.get(wanted) else None
@@ -190,7 +190,7 @@ _OUR_SERVICE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 would not notice that the supervisor hangs."""
 
 
-def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
+def without_supervisor_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return `environ` without the variables of an outer supervisor, and without systemd's
     variables for this process."""
     return {
@@ -209,7 +209,7 @@ def snapshot_variables(descriptor: int) -> dict[str, str]:
     """
     return {
         SNAPSHOT_FD: str(descriptor),
-        SNAPSHOT_MEMORY: identity(descriptor),
+        SNAPSHOT_MEMORY: file_identity(descriptor),
     }
 
 
@@ -219,7 +219,7 @@ def snapshot_memory(environ: Mapping[str, str] = os.environ) -> int | None:
     Call this late: a standby gets the memory and the environment only when it becomes the worker.
     Processes that this one starts do not inherit the memory.
     """
-    descriptor = inherited(environ, SNAPSHOT_FD, SNAPSHOT_MEMORY)
+    descriptor = inherited_descriptor(environ, SNAPSHOT_FD, SNAPSHOT_MEMORY)
     if descriptor is not None:
         os.set_inheritable(descriptor, False)
     return descriptor

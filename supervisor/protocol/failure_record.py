@@ -23,7 +23,7 @@ from . import environment, removal
 from .messages import Stage
 from .reading import UnreadableError, parse_object
 from .removal import Place
-from .shortening import beginning, end
+from .shortening import keep_beginning, keep_end
 
 MAX_RECORD = 256 * 1024
 _MAX_MESSAGE = 8 * 1024
@@ -74,7 +74,7 @@ def _is_exit(exceptions: tuple[ExceptionInfo, ...], least: int = -(1 << 31)) -> 
     )
 
 
-def describe(
+def record_of(
     error: BaseException, *, rank: int, stage: Stage | None, step: int | None
 ) -> FailureRecord:
     """Return the record of `error`; every part of it is bounded in size."""
@@ -101,7 +101,7 @@ def write_failure_record(
         return
     identity = environment.WorkerIdentity.from_environment(environ)
     rank = identity.rank if identity else 0
-    save_record(describe(error, rank=rank, stage=stage, step=step), path)
+    save_record(record_of(error, rank=rank, stage=stage, step=step), path)
 
 
 def save_record(record: FailureRecord, path: str) -> None:
@@ -109,12 +109,12 @@ def save_record(record: FailureRecord, path: str) -> None:
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with removal.temporary(temporary, below=target.parent) as file:
+        with removal.create_temporary(temporary, below=target.parent) as file:
             file.write(_encoded(record))
         temporary.replace(target)
     except OSError:
         with suppress(OSError):
-            removal.file(Place.TEMPORARY, temporary, below=target.parent)
+            removal.remove_file(Place.TEMPORARY, temporary, below=target.parent)
         raise
 
 
@@ -227,6 +227,6 @@ def _bounded(text: str, limit: int) -> str:
     if len(clean) <= limit:
         return clean
     half = limit // 2 - 40
-    first, last = beginning(clean, half), end(clean, half)
+    first, last = keep_beginning(clean, half), keep_end(clean, half)
     left_out = len(clean) - len(first) - len(last)
     return f"{first}\n[... {left_out} characters left out ...]\n{last}"

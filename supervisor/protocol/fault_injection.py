@@ -19,10 +19,10 @@ from supervisor.protocol import environment, simulated
 from supervisor.protocol.messages import Stage
 
 SIMULATED = {
-    "device_lost": simulated.lose,
-    "device_wrong_result": simulated.corrupt,
-    "device_returns": simulated.return_,
-    "host_lost": simulated.lose,
+    "device_lost": simulated.mark_lost,
+    "device_wrong_result": simulated.mark_wrong,
+    "device_returns": simulated.mark_healthy,
+    "host_lost": simulated.mark_lost,
 }
 """Faults of simulated devices: the key in `faults:`, and the function that breaks the unit which
 the key names (or makes it healthy again)."""
@@ -108,7 +108,7 @@ class FaultInjector:
 
 
 def _fire(fault: InjectedFault) -> None:
-    print(f"DRILL: firing {fault}", flush=True)
+    print(f"DRILL {fault.id} fires: {fault.describe()}", flush=True)
     if fault.signal is not None:
         os.kill(os.getpid(), signal.Signals[fault.signal])
     if fault.exit_code is not None:
@@ -124,7 +124,7 @@ def _fire(fault: InjectedFault) -> None:
 
 
 def _simulated_devices(fault: InjectedFault) -> Path:
-    held = simulated.Held.from_environment()
+    held = simulated.HeldDevices.from_environment()
     if held is None:
         raise RuntimeError(f"the drill {fault.id} needs simulated devices: platform cpu")
     return held.file

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from .environment import PROTOCOL_VERSION
-from .shortening import beginning
+from .shortening import keep_beginning
 
 MAX_LINE = 4096
 """PIPE_BUF on Linux: writes of up to this size are atomic, so lines never mix."""
@@ -26,7 +26,7 @@ MAX_STEP = 2**62
 MAX_NOTICE = 2000
 """Most characters of a notice that are sent. The log shows fewer: the supervisor redacts a notice
 before it shortens it (`supervisor.engines.hearing`)."""
-_MAX_NOTICE_OF_WIDE = 300
+_MAX_WIDE_NOTICE = 300
 """Most characters of a notice that is too long for a line. JSON escapes some characters as two
 surrogates, which take twelve bytes."""
 _CODE = re.compile(r"[a-z][a-z0-9-]{0,39}")
@@ -228,13 +228,13 @@ def encode(message: Message) -> bytes:
         if isinstance(value, Mapping):
             value = dict(value)
         elif isinstance(value, str):
-            value = beginning(value, longest)
+            value = keep_beginning(value, longest)
         body[name] = value
     line = _line(body)
     if len(line) > MAX_LINE and "metrics" in body:
         line = _line({**body, "metrics": {}})
     if len(line) > MAX_LINE and "text" in body:
-        line = _line({**body, "text": beginning(body["text"], _MAX_NOTICE_OF_WIDE)})
+        line = _line({**body, "text": keep_beginning(body["text"], _MAX_WIDE_NOTICE)})
     return line
 
 
@@ -315,7 +315,7 @@ def _text(body: dict[str, Any], name: str, limit: int = _MAX_TEXT) -> str:
     value = body.get(name, "")
     if not isinstance(value, str):
         raise ProtocolError(f"{name} is not a string")
-    return printable(beginning(value, limit))
+    return printable(keep_beginning(value, limit))
 
 
 def _code(body: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ class NotOursError(PermissionError):
 
 
 @contextmanager
-def passage(path: Path, root: int, names: Collection[str]) -> Iterator[int]:
+def opened_path(path: Path, root: int, names: Collection[str]) -> Iterator[int]:
     """Open the folder that `names`, one for each level, lead to from the open folder `root`; yields
     its descriptor."""
     here = os.dup(root)
@@ -57,7 +57,7 @@ def _enter(path: Path, folder: int, name: str, flags: int) -> int:
 
 
 @contextmanager
-def entered(path: Path, folder: int) -> Iterator[int]:
+def opened_folder(path: Path, folder: int) -> Iterator[int]:
     """Open the top of the tree `path` in the open `folder`; yields its descriptor, which a later
     rename does not change."""
     here = _enter(path, folder, path.name, _DIRECTORY)
@@ -85,7 +85,7 @@ def _mount(descriptor: int) -> tuple[int, bytes]:
     return os.fstat(descriptor).st_dev, number
 
 
-def read(path: Path, here: int, prefix: str, depth: int) -> Iterator[tuple[str, bool]]:
+def list_tree(path: Path, here: int, prefix: str, depth: int) -> Iterator[tuple[str, bool]]:
     """Yield every file and folder below the open folder `here` as (path, whether it is a folder).
     Paths are relative to the top of the tree, where `here` has the path `prefix`.
 
@@ -101,7 +101,7 @@ def read(path: Path, here: int, prefix: str, depth: int) -> Iterator[tuple[str, 
             inner = _enter(path, here, name, _DIRECTORY)
             try:
                 yield whole, True
-                yield from read(path, inner, whole, depth + 1)
+                yield from list_tree(path, inner, whole, depth + 1)
             finally:
                 os.close(inner)
         elif stat.S_ISREG(mode):

@@ -57,7 +57,7 @@ class UnreadableError(OSError, ValueError):
         return f"{printable(str(self.filename))} {self.strerror}"
 
 
-def opened(path: str | Path, *, below: Path | None = None, linked: bool = False) -> FileIO:
+def open_file(path: str | Path, *, below: Path | None = None, linked: bool = False) -> FileIO:
     """Open the regular file `path` for reading, unbuffered.
 
     If its last component is a link, it is not followed. With `below`, a folder that the caller
@@ -72,7 +72,7 @@ def opened(path: str | Path, *, below: Path | None = None, linked: bool = False)
     try:
         descriptor = descriptor_of(Path(path), below, _LINKED if linked else _FLAGS)
     except OSError as error:
-        raise refused(path, error) from error
+        raise open_error(path, error) from error
     try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
@@ -84,18 +84,18 @@ def opened(path: str | Path, *, below: Path | None = None, linked: bool = False)
 
 
 def read(path: str | Path, limit: int = SMALL, *, below: Path | None = None) -> bytes:
-    """Read all of the regular file `path`, of at most `limit` bytes; for `below` see `opened`.
+    """Read all of the regular file `path`, of at most `limit` bytes; for `below` see `open_file`.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such file.
         UnreadableError: it is no regular file, or is larger.
         OSError: it cannot be read now.
     """
-    with opened(path, below=below) as file:
-        return content(file, path, limit)
+    with open_file(path, below=below) as file:
+        return read_open_file(file, path, limit)
 
 
-def content(file: FileIO, path: str | Path, limit: int) -> bytes:
+def read_open_file(file: FileIO, path: str | Path, limit: int) -> bytes:
     """Read all of the open `file`, of at most `limit` bytes; errors as `read`."""
     size = os.fstat(file.fileno()).st_size
     if size <= limit:
@@ -108,15 +108,15 @@ def content(file: FileIO, path: str | Path, limit: int) -> bytes:
 
 
 def read_end(path: str | Path, size: int, *, below: Path | None = None) -> bytes:
-    """Read the last `size` bytes of the regular file `path` of any size; errors as `opened`."""
-    with opened(path, below=below) as file:
+    """Read the last `size` bytes of the regular file `path` of any size; errors as `open_file`."""
+    with open_file(path, below=below) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - size))
         return _up_to(file, size)
 
 
 def read_text(path: str | Path, limit: int = SMALL, *, below: Path | None = None) -> str:
     """Read a UTF-8 file as `read` does; anything else is an `UnreadableError`."""
-    return text(read(path, limit, below=below), path)
+    return decode_text(read(path, limit, below=below), path)
 
 
 def read_json(path: str | Path, limit: int = SMALL, *, below: Path | None = None) -> Any:
@@ -131,7 +131,7 @@ def read_object(
     return parse_object(read(path, limit, below=below), path)
 
 
-def text(data: bytes, name: str | Path) -> str:
+def decode_text(data: bytes, name: str | Path) -> str:
     """Return `data`, the content of `name`, decoded from UTF-8.
 
     Raises:
@@ -153,7 +153,7 @@ def parse_json(data: bytes, name: str | Path) -> Any:
     Raises:
         UnreadableError: it is not such JSON.
     """
-    decoded = text(data, name)
+    decoded = decode_text(data, name)
     try:
         value = _DECODER.decode(decoded)
     except json.JSONDecodeError as error:
@@ -203,7 +203,7 @@ def descriptor_of(path: Path, below: Path | None, flags: int, mode: int = 0o666)
         os.close(here)
 
 
-def refused(path: str | Path, error: OSError) -> OSError:
+def open_error(path: str | Path, error: OSError) -> OSError:
     """Return the error to raise for the `error` of opening `path`: an `UnreadableError` if another
     try cannot help."""
     if error.errno == errno.ELOOP:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from .passage import NotOursError as NotOursError
-from .passage import entered, kind, passage, read
+from .passage import kind, list_tree, opened_folder, opened_path
 
 Name = TypeVar("Name", str, int)
 
@@ -40,7 +40,7 @@ _ROOT = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class _Ours:
+class _Removable:
     """One kind of thing that is removed.
 
     `name` matches the whole path below the folder that the caller vouches for (or the name of an
@@ -55,85 +55,85 @@ class _Ours:
 class Place(Enum):
     """All kinds of things that are ever removed: files and objects first, then trees."""
 
-    TEMPORARY = _Ours(
-        "what a write that failed, or was killed, left beside its target",
+    TEMPORARY = _Removable(
+        "a temporary file that a failed or killed write left beside its target",
         r"(?:[^/]+/)*\.[^/]+\.tmp",
         "nobody else names a hidden `.tmp` after one of our files; it never holds anything whole",
     )
-    PROBE = _Ours(
+    PROBE = _Removable(
         "the file that shows that model_dir can be written",
         r"\.writable\.[0-9a-f]{32}",
         "made a moment ago with O_EXCL, under a random name",
     )
-    REQUEST = _Ours(
-        "a request of `supervise clear-quarantine`, once it was heard",
+    REQUEST = _Removable(
+        "a request of `supervise quarantine clear` that the supervisor has read",
         r"(?:requests/)?[^/]+\.clear-quarantine\.json",
         "it is addressed to the supervisor, which has read it and keeps what it asks for",
     )
-    OUTPUT = _Ours(
-        "the output of an attempt that is over, on a full disk or for a limit; of standbys, before "
-        "the next",
+    OUTPUT = _Removable(
+        "the output of an attempt that has ended, for a full disk or a limit; or of earlier "
+        "standbys",
         r"[^/]+_restartable/attempts/(?:\d+/rank\d+(?:\.first|\.previous)?|standby)\.log",
         "the supervisor that holds the lock wrote it, in a folder that it made",
     )
-    RECORD = _Ours(
-        "what is kept of an attempt that is over besides its output, for a limit",
+    RECORD = _Removable(
+        "a record (stacks, failure, modules) of an attempt that has ended, for a limit",
         r"[^/]+_restartable/attempts/\d+/rank\d+\.(?:(?:native-)?stacks\.txt|(?:failure|modules)\.json)",
         "the supervisor that holds the lock, or its worker, wrote it, in a folder that it made",
     )
-    PREFETCH_RECORD = _Ours(
+    PREFETCH_RECORD = _Removable(
         "the failure record of an earlier prefetch of the same rung",
         r"[^/]+_restartable/attempts/prefetch\d+/rank0\.failure\.json",
         "the supervisor that holds the lock told the compiling process to write it there",
     )
-    COMPILED = _Ours(
-        "an entry of the compilation cache that is damaged or not whole, or not used for longest",
+    COMPILED = _Removable(
+        "an entry of the compilation cache that is damaged, incomplete, or unused for longest",
         r"(?:live/|compile_cache/)?[^/]+-cache",
         "JAX ends the names of its entries so, and the cache's folder is the job's own",
     )
-    EXECUTABLE = _Ours(
-        "a compiled step that is of no use, or not used for longest; and the mark of its trial",
+    EXECUTABLE = _Removable(
+        "a compiled step that cannot be used, or is unused for longest; or the mark of its trial",
         r"(?:compile_cache/executables/)?[^/]+-rank\d+-[0-9a-f]{32}\.(?:executable|trial)",
         "only this user can write to the folder (`trainer.private_files`)",
     )
-    READING_MARK = _Ours(
-        "the mark that an unverified read of a step goes on",
+    READING_MARK = _Removable(
+        "the mark of an unverified read of a step that is going on",
         r"\d+/supervise_reading_rank\d+",
         "this process made it with O_EXCL, or a process of the same rank before it",
     )
-    COMMIT_MARKER = _Ours(
-        "the mark of a commit, of a damaged step where no rename can take it out of use",
+    COMMIT_MARKER = _Removable(
+        "the commit marker of a damaged step, in a store that cannot rename the step",
         r"\d+/commit_success\.txt",
         "the note beside it says that it is damaged; it can be made again with `touch`",
     )
-    EARLIER_NOTE = _Ours(
-        "the note of an earlier version that a save was going on in a bucket",
+    EARLIER_NOTE = _Removable(
+        "the note of an earlier version about a save that was going on in a bucket",
         r"supervise_saving\.txt",
         "that version alone wrote it; what it said is kept in the ledger first",
     )
-    SEGMENT = _Ours(
+    SEGMENT = _Removable(
         "a piece of the journal or of run.log in the bucket, once it is in a larger one",
         r"(?:[^/]+/)*[^/]+\.parts/[^/]+",
         "its name has its range and epoch; the lease is held, and the larger piece was written",
     )
-    INSTALLED = _Ours(
+    INSTALLED = _Removable(
         "a wheel, lock or config of `supervise provision` that no slice fetches any more",
         r"provision/files/[0-9a-f]{64}/[^/]+",
         "its name has the digest of its content, and all slices that knew of it are gone",
     )
-    QUEUED_RESOURCE = _Ours(
+    QUEUED_RESOURCE = _Removable(
         "a queued resource of `supervise provision`",
         r"\d+",
         "its generation is in the record of the provisioner, who named and made it",
     )
-    STEP = _Ours(
-        "a step that `keep` has no room for, under its name of a moment before it is removed",
+    STEP = _Removable(
+        "a step beyond the number that `keep` allows, under the name that it gets for its removal",
         r"(?:\d+|\.supervise-evicted-\d+-[0-9a-f]{32})(?:/.*)?",
         "the job's ledger has it with the time of its commit, which its metadata has too; where it "
         "has a manifest, all of its files are in it",
     )
-    KILLED_SAVE = _Ours(
-        "what a killed save left",
+    KILLED_SAVE = _Removable(
+        "the remains of a killed save",
         r"\d+(?:\.orbax-checkpoint-tmp)?(?:/.*)?",
         "the job's ledger, written and synced before the save began, says that this step was being "
         "saved",
@@ -144,7 +144,7 @@ class Place(Enum):
         return re.fullmatch(self.value.name, name) is not None
 
 
-def file(place: Place, path: Path, *, below: Path) -> bool:
+def remove_file(place: Place, path: Path, *, below: Path) -> bool:
     """Remove the regular file `path`; False: there is no such file.
 
     Raises:
@@ -162,39 +162,39 @@ def file(place: Place, path: Path, *, below: Path) -> bool:
     return True
 
 
-def temporary(path: Path, *, below: Path, mode: int = 0o666) -> BinaryIO:
+def create_temporary(path: Path, *, below: Path, mode: int = 0o666) -> BinaryIO:
     """Create the file `path`, of the place TEMPORARY, and return it open for writing.
 
     A file that a killed write left under that name is removed first. The file is always a new one,
     so nothing is written through a link that somebody put there.
 
     Raises:
-        NotOursError, OSError: as `file`.
+        NotOursError, OSError: as `remove_file`.
     """
-    file(Place.TEMPORARY, path, below=below)
+    remove_file(Place.TEMPORARY, path, below=below)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with _folder_of(Place.TEMPORARY, path, below) as folder:
         return os.fdopen(os.open(path.name, flags, mode, dir_fd=folder), "wb")
 
 
-def tree(
+def remove_tree(
     place: Place,
     path: Path,
     *,
     below: Path,
     is_ours: Callable[[], bool],
     is_expected: Callable[[str], bool] = lambda name: True,
-    first: Collection[str] = (),
-    last: Collection[str] = (),
-    under: str | None = None,
+    remove_first: Collection[str] = (),
+    remove_last: Collection[str] = (),
+    renamed_to: str | None = None,
 ) -> bool:
     """Remove the folder `path` with all that is in it; False: there is nothing with that name.
 
     `is_ours` checks the place's proof; it is called after the whole tree was read. `is_expected` is
-    True for a file or folder name, relative to `path`, that we use there. The files named `first`
-    are removed first, those named `last` are removed last. `under` is a name that the tree gets
-    before it is removed, so that a kill in between leaves no half of it under its own name; it is
-    for file systems where a rename moves a folder at once.
+    True for a file or folder name, relative to `path`, that we use there. The files named
+    `remove_first` are removed first, those named `remove_last` are removed last. `renamed_to` is a
+    name that the tree gets before it is removed, so that a kill in between leaves no half of it
+    under its own name; it is for file systems where a rename moves a folder at once.
 
     Raises:
         NotOursError: it is not provably ours; all of it stays.
@@ -205,34 +205,38 @@ def tree(
             mode = os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode
             if not stat.S_ISDIR(mode):
                 raise NotOursError(path, f"it is {kind(mode)}, not a folder")
-            with entered(path, folder) as top:
-                found = list(read(path, top, "", 0))
+            with opened_folder(path, folder) as top:
+                found = list(list_tree(path, top, "", 0))
                 if strange := [name for name, _ in found if not is_expected(name)]:
                     raise NotOursError(path, f"{strange[0]!r} in it is not ours")
                 if not is_ours():
                     why = f"nothing proves that it is ours ({place.value.proof})"
                     raise NotOursError(path, why)
-                if under is not None:
-                    if not place.claims(under):
-                        raise NotOursError(path, f"{under!r} is no name for {place.value.what}")
-                    _renamed(path, folder, top, under)
-                _empty(path, top, found, first, last)
-                if _is_still(under or path.name, folder, top):
-                    os.rmdir(under or path.name, dir_fd=folder)
+                if renamed_to is not None:
+                    if not place.claims(renamed_to):
+                        raise NotOursError(
+                            path, f"{renamed_to!r} is no name for {place.value.what}"
+                        )
+                    _renamed(path, folder, top, renamed_to)
+                _empty(path, top, found, remove_first, remove_last)
+                if _is_still(renamed_to or path.name, folder, top):
+                    os.rmdir(renamed_to or path.name, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):
-        if any(os.path.lexists(path.with_name(name)) for name in (path.name, under or path.name)):
+        if any(
+            os.path.lexists(path.with_name(name)) for name in (path.name, renamed_to or path.name)
+        ):
             raise
         return False
     return True
 
 
-def _renamed(path: Path, folder: int, top: int, under: str) -> None:
-    """Rename the tree `top`, which was read, to `under`. If another folder is in its place, that
-    one stays."""
-    os.rename(path.name, under, src_dir_fd=folder, dst_dir_fd=folder)
-    if not _is_still(under, folder, top):
+def _renamed(path: Path, folder: int, top: int, renamed_to: str) -> None:
+    """Rename the tree `top`, which was read, to `renamed_to`. If another folder is in its place,
+    that one stays."""
+    os.rename(path.name, renamed_to, src_dir_fd=folder, dst_dir_fd=folder)
+    if not _is_still(renamed_to, folder, top):
         with suppress(OSError):
-            os.rename(under, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(renamed_to, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         raise NotOursError(path, "another folder has come into its place")
 
 
@@ -249,25 +253,25 @@ def _empty(
     path: Path,
     top: int,
     found: Sequence[tuple[str, bool]],
-    first: Collection[str],
-    last: Collection[str],
+    remove_first: Collection[str],
+    remove_last: Collection[str],
 ) -> None:
     """Remove the files and folders `found` in the open tree `top`, and nothing that came later.
 
     It is no error if somebody else has removed some of them meanwhile.
     """
     files = [name for name, is_folder in found if not is_folder]
-    files.sort(key=lambda name: (name in last, name not in first))
+    files.sort(key=lambda name: (name in remove_last, name not in remove_first))
     folders = [name for name, is_folder in found if is_folder]
     folders.sort(key=lambda name: -name.count("/"))
     for names, remove in ((files, os.unlink), (folders, os.rmdir)):
         for each in names:
             *above, name = each.split("/")
-            with suppress(FileNotFoundError), passage(path, top, above) as inner:
+            with suppress(FileNotFoundError), opened_path(path, top, above) as inner:
                 remove(name, dir_fd=inner)
 
 
-def remote(place: Place, names: Collection[Name], delete: Callable[[Name], object]) -> None:
+def remove_objects(place: Place, names: Collection[Name], delete: Callable[[Name], object]) -> None:
     """Call `delete` for each of the objects (or resources) `names`.
 
     Raises:
@@ -291,11 +295,11 @@ def set_aside(path: Path, folder: str, *, below: Path) -> Path:
         OSError: it cannot be renamed, because it is a mount point, or on another disk.
     """
     parts = path.relative_to(below).parts[:-1]
-    with _opened(below) as root, passage(path, root, parts) as here:
+    with _opened(below) as root, opened_path(path, root, parts) as here:
         mode = os.stat(path.name, dir_fd=here, follow_symlinks=False).st_mode
         with suppress(FileExistsError):
             os.mkdir(folder, dir_fd=root)
-        with passage(below / folder, root, [folder]) as there:
+        with opened_path(below / folder, root, [folder]) as there:
             name = _free_name(path.name, there)
             target = name if stat.S_ISDIR(mode) else f"{name}/{path.name}"
             try:
@@ -346,7 +350,7 @@ def _folder_of(place: Place, path: Path, below: Path) -> Iterator[int]:
     parts = path.relative_to(below).parts
     if ".." in parts or not place.claims("/".join(parts)):
         raise NotOursError(path, f"it is not {place.value.what}")
-    with _opened(below) as root, passage(path, root, parts[:-1]) as folder:
+    with _opened(below) as root, opened_path(path, root, parts[:-1]) as folder:
         yield folder
 
 

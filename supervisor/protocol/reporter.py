@@ -158,7 +158,7 @@ class Reporter:
 
 def _progress_descriptor(environ: Mapping[str, str]) -> int | None:
     pipe = environment.PROGRESS_PIPE
-    descriptor = environment.inherited(environ, environment.PROGRESS_FD, pipe)
+    descriptor = environment.inherited_descriptor(environ, environment.PROGRESS_FD, pipe)
     if descriptor is None or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return None
     os.set_blocking(descriptor, False)

@@ -10,14 +10,14 @@ _MAX_WORD = 512
 """Longest word, in characters, that is left out whole. A longer one is no secret, and is cut."""
 
 
-def beginning(text: str, limit: int) -> str:
+def keep_beginning(text: str, limit: int) -> str:
     """Return the first `limit` characters of `text`, truncated at a word boundary."""
     if len(text) <= limit:
         return text
     return text[: limit - _rest_of_word(text[: limit + 1][::-1])]
 
 
-def end(text: str, limit: int) -> str:
+def keep_end(text: str, limit: int) -> str:
     """Return the last `limit` characters of `text`, beginning at a word boundary."""
     if len(text) <= limit:
         return text

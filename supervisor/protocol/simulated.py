@@ -53,22 +53,22 @@ def read(file: Path) -> Broken:
     return _parsed(file, content)
 
 
-def lose(file: Path, *units: str) -> None:
+def mark_lost(file: Path, *units: str) -> None:
     """Make these units lost from now on."""
     _change(file, lambda now: replace(now, lost=now.lost.union(units)))
 
 
-def corrupt(file: Path, *units: str) -> None:
+def mark_wrong(file: Path, *units: str) -> None:
     """Make these units compute wrong results from now on."""
     _change(file, lambda now: replace(now, wrong=now.wrong.union(units)))
 
 
-def jam(file: Path, *units: str) -> None:
+def mark_stuck(file: Path, *units: str) -> None:
     """Make these units stuck from now on."""
     _change(file, lambda now: replace(now, stuck=now.stuck.union(units)))
 
 
-def return_(file: Path, *units: str) -> None:
+def mark_healthy(file: Path, *units: str) -> None:
     """Make these units healthy again."""
     _change(file, lambda now: Broken(*(kind.difference(units) for kind in astuple(now))))
 
@@ -78,7 +78,7 @@ def to_environment(file: Path, units: tuple[str, ...]) -> dict[str, str]:
     return {environment.SIMULATED_DEVICES: json.dumps({"file": str(file), "units": list(units)})}
 
 
-class Held:
+class HeldDevices:
     """The simulated units that this worker runs on."""
 
     def __init__(self, file: Path, units: frozenset[str]) -> None:
@@ -87,7 +87,7 @@ class Held:
         self._seen: tuple[int, int, int] | None = None
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Held | None:
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> HeldDevices | None:
         """Return the units that the supervisor gave this worker; None: its devices are real."""
         given = environ.get(environment.SIMULATED_DEVICES)
         if given is None:
@@ -104,7 +104,7 @@ class Held:
         """
         fail_if_stuck(sorted(self._units & read(self.file).stuck))
 
-    def suffer(self) -> None:
+    def fail_if_broken(self) -> None:
         """Fail as real hardware would, if a unit is broken.
 
         If a host is lost, this process ends at once. While the file is unchanged, this costs one

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 from . import background, environment
-from .shortening import beginning
+from .shortening import keep_beginning
 
 Mode = Literal["imports", "ready"]
 """`imports`: modules are loaded, no backend is initialised. `ready`: all but the training state is
@@ -71,7 +71,7 @@ class Standby:
         self._connection = connection
         self._began = time.time_ns()
         self._environ = dict(os.environ)
-        self._nice = background.enter()
+        self._nice = background.lower_priority()
 
     @classmethod
     def from_environment(cls) -> Standby | None:
@@ -87,11 +87,13 @@ class Standby:
     def changed_environment(self) -> dict[str, str | None]:
         """Return the variables that this process has changed so far, with their values (None: it
         has removed the variable)."""
-        return changed(self._environ, os.environ)
+        return changed_variables(self._environ, os.environ)
 
     def unusable(self, why: str) -> NoReturn:
         """Report that this program can have no standby, and exit."""
-        self._connection.sendall(UNUSABLE + beginning(why, MAX_REASON).encode(errors="replace"))
+        self._connection.sendall(
+            UNUSABLE + keep_beginning(why, MAX_REASON).encode(errors="replace")
+        )
         os._exit(0)
 
     def wait(self, problem: Callable[[StandbyOrders], str | None]) -> StandbyOrders:
@@ -107,8 +109,8 @@ class Standby:
         orders = self._receive()
         _set_environment(orders.env, own)
         if self._nice is not None:
-            background.leave(self._nice)
-        if (why := _changed_file(loaded, self._began) or problem(orders)) is not None:
+            background.restore_priority(self._nice)
+        if (why := _changed_file_complaint(loaded, self._began) or problem(orders)) is not None:
             print(f"the standby does not fit any more ({why}): a cold start", flush=True)
             os.execvpe(orders.argv[0], list(orders.argv), orders.env)
         return orders
@@ -156,7 +158,7 @@ def _set_environment(env: Mapping[str, str], own: Mapping[str, str | None]) -> N
             os.environ[name] = value
 
 
-def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
+def changed_variables(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables that differ between two environments, with the later value (None:
     removed)."""
     names = sorted(before.keys() | after.keys())
@@ -172,7 +174,7 @@ def _loaded_files() -> dict[str, _Stamp | None]:
     return {file: _stamp(file) for file in files if isinstance(file, str)}
 
 
-def _changed_file(loaded: Mapping[str, _Stamp | None], began: int) -> str | None:
+def _changed_file_complaint(loaded: Mapping[str, _Stamp | None], began: int) -> str | None:
     """Return a complaint if a file has changed since it was loaded, or since the time `began` (ns);
     None: none has."""
     for file, stamp in loaded.items():

@@ -143,7 +143,9 @@ class ProvisionLoop:
                         self._put_files()
                         refusal = self._slices.create(generation, rung)
                     case Delete(generation):
-                        removal.remote(Place.QUEUED_RESOURCE, [generation], self._slices.delete)
+                        removal.remove_objects(
+                            Place.QUEUED_RESOURCE, [generation], self._slices.delete
+                        )
                     case WaitUntil(at):
                         until = at
                     case End():
@@ -169,7 +171,7 @@ class ProvisionLoop:
         folder."""
         there = self._read(path, _MAX_FILE)
         if there is not None and hashlib.sha256(there[0]).hexdigest() == digest:
-            removal.remote(Place.INSTALLED, [path], self._objects.delete)
+            removal.remove_objects(Place.INSTALLED, [path], self._objects.delete)
 
     def _now(self) -> float:
         return self._clock.wall().timestamp()

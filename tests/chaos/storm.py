@@ -10,7 +10,7 @@ from tests.chaos.faults import Effect, Fault
 from tests.chaos.job import Job, Line
 from tests.chaos.schedule import Chapter, Planned
 
-_FIRING = re.compile(r"DRILL: firing InjectedFault\(id='phase1-(\d+)'")
+_FIRING = re.compile(r"DRILL phase1-(\d+) fires")
 _VERDICT = re.compile(r"verdict (\w+) .rule '([\w-]+)'")
 
 

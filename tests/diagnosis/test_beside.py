@@ -8,7 +8,7 @@ from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.protocol.failure_record import describe
+from supervisor.protocol.failure_record import record_of
 from tests.diagnosis.test_certain import LIBRARY, OWN, failure
 
 STEP = "I1121 09:08:25.278659   32226 trainer.py:129] step 118 loss 2.8311\n"
@@ -56,7 +56,7 @@ def test_a_record_is_explained_by_the_line_of_code_of_its_traceback() -> None:
         loss_is_finite = False
         assert loss_is_finite is (1 == 1), ""  # not finite
     except AssertionError as error:
-        record = describe(error, rank=0, stage=None, step=7)
+        record = record_of(error, rank=0, stage=None, step=7)
     rank = RankEvidence(WorkerExit(0, code=1), record=record)
     found = judge(Evidence((rank,)), Success(step=9))
     assert found is not None
@@ -64,7 +64,7 @@ def test_a_record_is_explained_by_the_line_of_code_of_its_traceback() -> None:
 
 
 def test_a_record_is_explained_by_what_was_printed_before_its_traceback() -> None:
-    record = describe(RuntimeError(), rank=0, stage=None, step=7)
+    record = record_of(RuntimeError(), rank=0, stage=None, step=7)
     output = printed("RuntimeError", before=NCCL)
     rank = RankEvidence(WorkerExit(0, code=1), record=record, output=output)
     found = judge(Evidence((rank,)), Success(step=9))

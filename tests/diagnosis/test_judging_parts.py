@@ -17,7 +17,7 @@ from supervisor.diagnosis.structured_codes import codes_of
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.traceback_text import TracebackReader, exception_type
 from supervisor.diagnosis.verdicts import judge, store_failure, succeeded
-from supervisor.protocol.failure_record import describe
+from supervisor.protocol.failure_record import record_of
 from tests.diagnosis.test_aborts import SPMD
 from tests.diagnosis.test_certain import OWN, failure, raised
 
@@ -137,7 +137,7 @@ def test_a_name_is_no_exception_unless_it_is_written_as_one(line: str) -> None:
 
 
 def test_an_error_without_words_is_itself_where_the_output_has_no_hint() -> None:
-    record = describe(RuntimeError(), rank=0, stage=None, step=7)
+    record = record_of(RuntimeError(), rank=0, stage=None, step=7)
     rank = RankEvidence(WorkerExit(0, code=1), record=record, output="step 7\n")
     found = judge(Evidence((rank,)), Success(step=9))
     assert found is not None
@@ -174,7 +174,7 @@ def test_an_end_with_exit_code_0_is_not_judged_by_what_was_printed() -> None:
 
 
 def test_who_said_that_a_peer_is_gone_before_it_was_killed_was_not_struck_without_a_word() -> None:
-    record = describe(RuntimeError("barrier timed out"), rank=0, stage=None, step=7)
+    record = record_of(RuntimeError("barrier timed out"), rank=0, stage=None, step=7)
     killed = RankEvidence(WorkerExit(0, signal="SIGKILL"), record=record, ended_before_kill=True)
     found = judge(Evidence((killed,)), Success(step=9))
     assert found is not None

@@ -13,7 +13,7 @@ from supervisor.diagnosis.rootcause import chain_of_record, chains_of_text
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
 from supervisor.narrative.failure_text import end_of_traceback
-from supervisor.protocol.failure_record import FailureRecord, describe
+from supervisor.protocol.failure_record import FailureRecord, record_of
 
 PLAIN = "def work():\n    raise ValueError('bad record 7')\n\nwork()\n"
 CHAINED = """\
@@ -50,7 +50,7 @@ def record(path: Path) -> FailureRecord:
     try:
         exec(compile(path.read_text(), path, "exec"), {})
     except Exception as error:
-        return describe(error, rank=0, stage=None, step=None)
+        return record_of(error, rank=0, stage=None, step=None)
     raise AssertionError("it should fail")
 
 

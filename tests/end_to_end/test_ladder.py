@@ -44,9 +44,9 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     assert bad["reason"].startswith("simulated: a wrong result of a matrix product")
     assert running.told("rung-changed", before=8, num_devices=4)
 
-    simulated.return_(file, "5")
+    simulated.mark_healthy(file, "5")
     running.wait_for_event("devices-found", attempt=2, num_devices=4)
-    simulated.lose(file, "1", "2", "6", "7")
+    simulated.mark_lost(file, "1", "2", "6", "7")
     third = running.wait_for_event("attempt-started", attempt=3)
     assert (third["num_devices"], third["units"]) == (2, ["0", "3"])
     assert running.told("device-bad", unit="1", reason="simulated: not found", found=False)
@@ -65,7 +65,7 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     assert main(["quarantine", "list", str(running.model_dir)]) == 0
     assert capfd.readouterr().out == "nothing is in quarantine\n"
 
-    simulated.return_(file, "1", "2", "6", "7")
+    simulated.mark_healthy(file, "1", "2", "6", "7")
     os.kill(trainer_of(running, 3), signal.SIGKILL)
     running.wait_for_event("attempt-started", attempt=4)
     assert running.told("rung-changed", before=2, num_devices=8)
@@ -90,7 +90,7 @@ def test_too_few_devices_are_waited_for_and_end_the_job_resumable(
     assert why in result.event("job-ended")["reason"]
     assert result.summary["restarts_used"] == 0
 
-    simulated.return_(result.model_dir / simulated.FILE, "0")
+    simulated.mark_healthy(result.model_dir / simulated.FILE, "0")
     again = supervise(job, env=cache)
     assert again.code == 0, again.log
 
@@ -111,7 +111,7 @@ def test_growing_back_at_a_checkpoint_costs_nothing(
     init["loop"]["max_steps"] = 100_000
     running = start(job, env=cache)
     running.wait_for_event("attempt-started", attempt=2)
-    simulated.return_(running.model_dir / simulated.FILE, "3")
+    simulated.mark_healthy(running.model_dir / simulated.FILE, "3")
     third = running.wait_for_event("attempt-started", 120.0, attempt=3)
     assert "it made way for a larger rung: nothing is charged" in third["reason"]
     looked = [told["reason"] for told in running.events("devices-probing")]

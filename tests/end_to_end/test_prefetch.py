@@ -29,7 +29,7 @@ def test_a_restart_on_a_smaller_rung_finds_its_steps_compiled(start: Start, tmp_
     (ready, began) = running.events("standby-ready") + running.events("prefetch-began")
     assert ready["time"] <= began["time"], "one at a time"
 
-    simulated.lose(running.model_dir / simulated.FILE, "3")
+    simulated.mark_lost(running.model_dir / simulated.FILE, "3")
     (worker,) = running.wait_for_event("workers-started")["pids"]
     os.kill(worker, signal.SIGCONT)
     recovery = running.wait_for_event("recovered", attempt=2)

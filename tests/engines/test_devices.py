@@ -146,8 +146,8 @@ def children() -> set[int]:
 
 def test_what_is_lost_is_not_found_and_what_is_wrong_computes_so(looking: MakeLooking) -> None:
     one, before = looking(), children()
-    simulated.lose(one.file, "0")
-    simulated.corrupt(one.file, "2")
+    simulated.mark_lost(one.file, "0")
+    simulated.mark_wrong(one.file, "2")
     one.probe.prepare(PLAN)
     (waiting,) = one.probe.pids
     answer = one.look()
@@ -157,8 +157,8 @@ def test_what_is_lost_is_not_found_and_what_is_wrong_computes_so(looking: MakeLo
     assert not lives(waiting), "it is gone before it is answered"
 
     assert one.look(units=("2", "3")) == ProbeAnswer(("3",), (BadUnit("2", wrong),))
-    simulated.return_(one.file, "2")
-    simulated.lose(one.file, "3")
+    simulated.mark_healthy(one.file, "2")
+    simulated.mark_lost(one.file, "3")
     assert one.look(units=("3",)) == ProbeAnswer(
         bad=(BadUnit("3", "simulated: not found", found=False),)
     )
@@ -175,7 +175,7 @@ def test_a_device_that_hangs_is_told_and_the_others_are_tried(looking: MakeLooki
 def test_of_a_host_that_cannot_be_initialised_parts_are_tried(looking: MakeLooking) -> None:
     """Simulated: no process comes up that was given device 1."""
     one, before = looking(), children()
-    simulated.jam(one.file, "1")
+    simulated.mark_stuck(one.file, "1")
     answer = one.look(replace(PLAN, num_devices=2, units=("0", "1")))
     assert answer.healthy == ("0",)
     (stuck,) = answer.bad
@@ -190,8 +190,8 @@ def test_of_a_host_that_cannot_be_initialised_each_broken_device_is_found_alone(
 ) -> None:
     """Simulated: no process comes up that was given device 2, and device 1 computes wrongly."""
     one, before = looking(), children()
-    simulated.jam(one.file, "2")
-    simulated.corrupt(one.file, "1")
+    simulated.mark_stuck(one.file, "2")
+    simulated.mark_wrong(one.file, "1")
     answer = one.look()
     assert answer.healthy == ("0", "3")
     wrong, stuck = answer.bad
@@ -218,7 +218,7 @@ def test_when_the_time_is_over_what_came_up_is_kept(
     """The third process hangs: the whole did not come up, and its first half did."""
     starts = tmp_path / "starts"
     one = looking(sitecustomize=HANGS_THIRD.format(starts=str(starts)))
-    simulated.jam(one.file, stuck)
+    simulated.mark_stuck(one.file, stuck)
 
     def advance() -> None:
         if starts.exists() and starts.stat().st_size >= 3:
@@ -252,7 +252,7 @@ def test_one_that_is_killed_is_replaced_for_it_says_nothing_of_the_devices(
     looking: MakeLooking,
 ) -> None:
     one, before = looking(sitecustomize=FIRST_TWO_GET.format(signal="SIGKILL")), children()
-    simulated.lose(one.file, "3")
+    simulated.mark_lost(one.file, "3")
     answer = one.look()
     assert answer.healthy == ("0", "1", "2")
     assert answer.problem is None

@@ -54,8 +54,8 @@ from supervisor.prepare import prepare
 from supervisor.protocol import committed, simulated
 from supervisor.protocol.failure_record import (
     FailureRecord,
-    describe,
     parse_failure_record,
+    record_of,
     save_record,
 )
 from supervisor.protocol.messages import ProtocolError, StageMessage, StepMessage, decode, encode
@@ -109,7 +109,7 @@ def _in_files(folder: Path) -> Iterator[Target]:
         metadata = json.dumps({"commit_timestamp_nsecs": 17_000, "custom": {"a": [1]}}).encode()
 
         def checkpoints(root: Path = root) -> object:
-            _printed(list(committed.refused(root)))
+            _printed(list(committed.unreadable_markers(root)))
             return newest_committed(root), committed.committed_at(root / "1")
 
         yield in_file(marker, metadata, root / name / marker, checkpoints)
@@ -232,7 +232,7 @@ def _record() -> bytes:
     try:
         raise ValueError("no such shape") from KeyError("x")
     except ValueError as error:
-        told = describe(error, rank=1, stage=WorkerStage.COMPILING, step=4)
+        told = record_of(error, rank=1, stage=WorkerStage.COMPILING, step=4)
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"fuzz-record-{os.getpid()}"
     save_record(told, str(path))
     try:

@@ -15,10 +15,10 @@ import pytest
 from supervisor.protocol.committed import (
     committed_steps,
     is_committed,
-    refused,
     step_of,
-    unmarked,
     unmarked_copies,
+    unmarked_warning,
+    unreadable_markers,
 )
 
 ORBAX = {"_CHECKPOINT_METADATA": json.dumps({"commit_timestamp_nsecs": 17_000})}
@@ -191,7 +191,7 @@ def test_a_real_checkpoint_is_committed_and_one_killed_before_its_commit_is_not(
     ],
 )
 def test_a_copy_without_its_marker_is_explained_in_one_line(place: str, command: str) -> None:
-    told = unmarked(place)
+    told = unmarked_warning(place)
     assert told.startswith(f"{place} looks like a checkpoint that was saved on a disk")
     assert f"run `{command}`" in told
     assert "\n" not in told
@@ -243,7 +243,7 @@ def test_what_is_no_file_commits_nothing_and_is_told(
     plant(tmp_path / "step-7" / name)
     assert not is_committed(tmp_path / "step-7")
     assert list(committed_steps(tmp_path)) == []
-    (told,) = refused(tmp_path)
+    (told,) = unreadable_markers(tmp_path)
     assert told.startswith(f"{tmp_path / 'step-7' / name} ")
     assert told.endswith("the checkpoint is not used")
 
@@ -254,4 +254,4 @@ def test_a_sound_checkpoint_is_not_refused(tmp_path: Path) -> None:
         (tmp_path / "real" / name).write_text(content)
     (tmp_path / "7").symlink_to("real")  # a person's own link to a step elsewhere
     assert is_committed(tmp_path / "7")
-    assert list(refused(tmp_path)) == []
+    assert list(unreadable_markers(tmp_path)) == []

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from supervisor.config.quantities import parse_duration
 from supervisor.protocol import environment
-from supervisor.protocol.environment import WorkerIdentity, scrubbed
+from supervisor.protocol.environment import WorkerIdentity, without_supervisor_variables
 
 counts = st.integers(min_value=0, max_value=10**6)
 identities = st.builds(
@@ -37,7 +37,7 @@ def test_without_a_supervisor_there_is_none() -> None:
 def test_what_an_outer_supervisor_left_is_scrubbed(identity: WorkerIdentity) -> None:
     outer = {**identity.to_environment(), "SUPERVISE_NEW": "1", environment.FAULTS: "{}"}
     kept = {"PATH": "/bin", "JAX_PLATFORMS": "cpu", "MY_SUPERVISE_X": "1"}
-    assert scrubbed({**outer, **kept}) == kept
+    assert without_supervisor_variables({**outer, **kept}) == kept
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from supervisor.protocol.environment import FAILURE_FILE, WorkerIdentity
 from supervisor.protocol.failure_record import (
     MAX_RECORD,
     FailureRecord,
-    describe,
     parse_failure_record,
+    record_of,
     write_failure_record,
 )
 from supervisor.protocol.messages import Stage
@@ -161,7 +161,7 @@ def test_the_traceback_is_kept(tmp_path: Path) -> None:
 def test_a_cycle_ends() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__context__, second.__context__ = second, first
-    record = describe(first, rank=0, stage=None, step=None)
+    record = record_of(first, rank=0, stage=None, step=None)
     assert [item.message for item in record.exceptions] == ["first", "second"]
 
 
@@ -357,13 +357,13 @@ def test_a_mere_exit_says_no_more_than_its_code(
     code: object, mere: bool, mere_in_handler: bool
 ) -> None:
     error = SystemExit(code)
-    assert describe(error, rank=0, stage=None, step=None).is_mere_exit is mere
+    assert record_of(error, rank=0, stage=None, step=None).is_mere_exit is mere
     error.__context__ = ValueError("3")
-    assert describe(error, rank=0, stage=None, step=None).is_mere_exit is mere_in_handler
+    assert record_of(error, rank=0, stage=None, step=None).is_mere_exit is mere_in_handler
 
 
 def test_an_exception_that_is_not_an_exit_is_never_mere() -> None:
-    assert not describe(ValueError("143"), rank=0, stage=None, step=None).is_mere_exit
+    assert not record_of(ValueError("143"), rank=0, stage=None, step=None).is_mere_exit
 
 
 def test_a_record_that_cannot_be_written_leaves_nothing(

@@ -63,7 +63,7 @@ def test_it_strikes_right_after_its_step(
     records = tmp_path / "model_dir" / "drills"
     done = run(records, {"id": "phase1-0", "step": 3, **fault})
     assert done.returncode == returncode
-    assert "step 3\nDRILL: firing" in done.stdout
+    assert "step 3\nDRILL phase1-0 fires" in done.stdout
     assert "step 4" not in done.stdout
     assert "survived" not in done.stdout
     assert last_line in done.stderr.strip().rpartition("\n")[2]

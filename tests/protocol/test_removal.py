@@ -52,12 +52,14 @@ def test_a_file_goes_only_by_its_place_and_nothing_else_changes(
             for name in candidates(root):
                 may_go = place.claims(name) and is_plain_file(root, name)
                 with suppress(OSError):
-                    if removal.file(place, root / name, below=root):
+                    if removal.remove_file(place, root / name, below=root):
                         assert may_go, (place, name)
                         removed.add(name)
                 with suppress(NotOursError):
                     is_there = os.path.lexists(root / name)
-                    gone = removal.tree(place, root / name, below=root, is_ours=lambda: False)
+                    gone = removal.remove_tree(
+                        place, root / name, below=root, is_ours=lambda: False
+                    )
                     assert not gone
                     assert not is_there or not place.claims(name)
         assert fingerprint(outside) == away
@@ -81,13 +83,13 @@ def test_a_tree_goes_whole_or_not_at_all(entries: list[Entry], moved: bool) -> N
         strange = {name for name in before if name.startswith("7/") and name[2:] not in known}
         under = f".supervise-evicted-7-{HEX}" if moved else None
         try:
-            gone = removal.tree(
+            gone = removal.remove_tree(
                 Place.STEP,
                 root / "7",
                 below=root,
                 is_ours=lambda: True,
                 is_expected=known.__contains__,
-                under=under,
+                renamed_to=under,
             )
         except NotOursError:
             assert fingerprint(root) == before
@@ -114,7 +116,7 @@ def test_a_folder_that_comes_into_its_place_once_it_was_read_stays(
         return True
 
     with suppress(NotOursError):
-        removal.tree(Place.STEP, step, below=tmp_path, is_ours=swapped, under=under)
+        removal.remove_tree(Place.STEP, step, below=tmp_path, is_ours=swapped, renamed_to=under)
     assert (step / "arrays").read_text() == "other"
     assert {path.name for path in tmp_path.iterdir()} == {"7", "away"}
 
@@ -133,9 +135,9 @@ def test_what_is_to_go_last_is_there_until_then(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "unlink", watched)
-        assert removal.tree(
-            Place.STEP, step, below=tmp_path, is_ours=lambda: True, first=("first",),
-            last=("proof",),
+        assert removal.remove_tree(
+            Place.STEP, step, below=tmp_path, is_ours=lambda: True, remove_first=("first",),
+            remove_last=("proof",),
         )  # fmt: skip
     assert (seen[0], seen[-1], not step.exists()) == ("first", "proof", True)
 
@@ -173,7 +175,7 @@ def test_there_is_no_way_up(name: str, tmp_path: Path) -> None:
     (tmp_path / "root" / "7").mkdir(parents=True)
     (tmp_path / "x").mkdir()
     with pytest.raises((NotOursError, ValueError)):
-        removal.tree(
+        removal.remove_tree(
             Place.STEP, tmp_path / "root" / name, below=tmp_path / "root", is_ours=lambda: True
         )
     assert (tmp_path / "x").is_dir()
@@ -187,10 +189,10 @@ def test_nothing_is_written_through_what_stands_where_a_temporary_file_should(
     path = tmp_path / ".summary.json.tmp"
     path.symlink_to(target)
     with pytest.raises(NotOursError, match="is a link"):
-        removal.temporary(path, below=tmp_path)
+        removal.create_temporary(path, below=tmp_path)
     path.unlink()
     path.hardlink_to(target)
-    with removal.temporary(path, below=tmp_path) as file:
+    with removal.create_temporary(path, below=tmp_path) as file:
         file.write(b"ours")
     assert target.read_text() == "somebody's"
     assert path.read_text() == "ours"
@@ -199,9 +201,11 @@ def test_nothing_is_written_through_what_stands_where_a_temporary_file_should(
 def test_objects_go_only_by_the_names_of_their_place() -> None:
     deleted = list[str]()
     with pytest.raises(NotOursError):
-        removal.remote(Place.SEGMENT, ["journal.jsonl.parts/1", "journal.jsonl"], deleted.append)
+        removal.remove_objects(
+            Place.SEGMENT, ["journal.jsonl.parts/1", "journal.jsonl"], deleted.append
+        )
     assert deleted == []
-    removal.remote(Place.SEGMENT, ["journal.jsonl.parts/1"], deleted.append)
+    removal.remove_objects(Place.SEGMENT, ["journal.jsonl.parts/1"], deleted.append)
     assert deleted == ["journal.jsonl.parts/1"]
 
 
@@ -240,11 +244,11 @@ def test_no_mount_point_is_crossed(tmp_path: Path) -> None:
         mount(outside, root / {str(log.parent)!r})
         for step in ("7", "8"):
             try:
-                removal.tree(Place.STEP, root / step, below=root, is_ours=lambda: True)
+                removal.remove_tree(Place.STEP, root / step, below=root, is_ours=lambda: True)
             except NotOursError as error:
                 print(error)
         try:
-            removal.file(Place.OUTPUT, root / {str(log)!r}, below=root)
+            removal.remove_file(Place.OUTPUT, root / {str(log)!r}, below=root)
         except NotOursError as error:
             print(error)
         try:
@@ -281,7 +285,7 @@ def test_a_tree_of_which_something_vanishes_meanwhile_goes_whole(
         return True
 
     step = tmp_path / "7"
-    assert removal.tree(Place.STEP, step, below=tmp_path, is_ours=is_ours, under=under)
+    assert removal.remove_tree(Place.STEP, step, below=tmp_path, is_ours=is_ours, renamed_to=under)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -296,5 +300,7 @@ def test_what_is_left_under_the_other_name_is_no_success(tmp_path: Path) -> None
         return True
 
     with pytest.raises(NotADirectoryError):
-        removal.tree(Place.STEP, tmp_path / "7", below=tmp_path, is_ours=is_ours, under=under)
+        removal.remove_tree(
+            Place.STEP, tmp_path / "7", below=tmp_path, is_ours=is_ours, renamed_to=under
+        )
     assert (tmp_path / under).exists()

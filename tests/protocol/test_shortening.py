@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.protocol.messages import NoticeMessage, decode, encode
-from supervisor.protocol.shortening import beginning, end
+from supervisor.protocol.shortening import keep_beginning, keep_end
 
 words = st.lists(st.text("abc", min_size=1, max_size=40), max_size=30)
 spaces = st.sampled_from([" ", "  ", "\n", "\t"])
@@ -16,7 +16,7 @@ limits = st.integers(min_value=1, max_value=300)
 @given(words, spaces, limits)
 def test_no_word_is_cut(parts: list[str], space: str, limit: int) -> None:
     text = space.join(parts)
-    first, last = beginning(text, limit), end(text, limit)
+    first, last = keep_beginning(text, limit), keep_end(text, limit)
     assert len(first) <= limit
     assert len(last) <= limit
     assert first.split() == parts[: len(first.split())]
@@ -26,8 +26,8 @@ def test_no_word_is_cut(parts: list[str], space: str, limit: int) -> None:
 
 
 def test_a_word_that_is_longer_than_a_secret_is_cut() -> None:
-    assert beginning("x" * 2000, 1000) == end("x" * 2000, 1000) == "x" * 1000
-    assert beginning("x" * 2000, 300) == end("x" * 2000, 300) == ""
+    assert keep_beginning("x" * 2000, 1000) == keep_end("x" * 2000, 1000) == "x" * 1000
+    assert keep_beginning("x" * 2000, 300) == keep_end("x" * 2000, 300) == ""
 
 
 @given(st.integers(min_value=0, max_value=400))

@@ -18,7 +18,7 @@ import yaml
 
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig, parse
-from supervisor.protocol.environment import scrubbed
+from supervisor.protocol.environment import without_supervisor_variables
 from supervisor.protocol.failure_record import FailureRecord, parse_failure_record
 from supervisor.protocol.location import Uri
 from tests.running import PATIENCE
@@ -87,7 +87,7 @@ class Trainer:
 
     def _options(self, faults: tuple[Mapping, ...]) -> dict[str, Any]:
         drills = [{"id": f"fault-{index}"} | fault for index, fault in enumerate(faults)]
-        environ = scrubbed(os.environ) | {
+        environ = without_supervisor_variables(os.environ) | {
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": str(self.num_devices),
             "SUPERVISE_FAILURE_FILE": str(self.folder / "failure.json"),

@@ -29,7 +29,7 @@ from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
 from supervisor.protocol import removal
 from supervisor.protocol.committed import MARKER, METADATA, is_committed
-from supervisor.protocol.failure_record import describe
+from supervisor.protocol.failure_record import record_of
 from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.removal import NotOursError
 from tests.foreign import ENTRIES, Entry, fingerprint, foreign, put
@@ -221,7 +221,7 @@ def test_a_newest_step_that_cannot_be_read_is_an_error(
     with pytest.raises(UnreadableCheckpointError, match="no older one is restored") as error:
         saver.opened().newest()
     monkeypatch.undo()
-    record = describe(error.value, rank=0, stage=None, step=None)
+    record = record_of(error.value, rank=0, stage=None, step=None)
     failure = judge(Evidence((RankEvidence(WorkerExit(0, code=1), record),)), Success())
     assert failure is not None
     assert (failure.cause, failure.verdict) == ("storage or network trouble", Verdict.RESTART)
@@ -389,7 +389,7 @@ def test_a_directory_of_another_program_alone_is_refused(both: Saver) -> None:
         assert f"{both.directory} can be restored" in str(error.value)
         assert "move them away" in str(error.value)
         assert "damaged" not in str(error.value)
-    record = describe(error.value, rank=0, stage=None, step=None)
+    record = record_of(error.value, rank=0, stage=None, step=None)
     failure = judge(Evidence((RankEvidence(WorkerExit(0, code=1), record),)), Success())
     assert failure is not None
     assert (failure.rule, failure.verdict) == ("foreign-checkpoint", Verdict.FATAL)
@@ -566,7 +566,7 @@ def test_a_trainer_that_is_not_the_owners_commits_nothing(
     assert (saver.directory / "20" / MARKER).read_text() == "the new owner's"
     with pytest.raises(FencedError, match="the save of step 20 was not done"):
         saver.save(20)
-    record = describe(error.value, rank=0, stage=None, step=None)
+    record = record_of(error.value, rank=0, stage=None, step=None)
     failure = judge(Evidence((RankEvidence(WorkerExit(0, code=1), record),)), Success())
     assert failure is not None
     assert (failure.rule, failure.verdict) == ("fenced", Verdict.RESTART)

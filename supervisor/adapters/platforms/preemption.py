@@ -19,7 +19,7 @@ from supervisor.host.retry import Pauses
 from supervisor.host.waiting import has_ended
 from supervisor.ports import Announcement, AnnouncementSource, ProcessStarter
 from supervisor.protocol.messages import printable
-from supervisor.protocol.reading import opened
+from supervisor.protocol.reading import open_file
 
 _PAUSE = 1.0
 """Seconds between two looks at a file."""
@@ -138,7 +138,7 @@ class AnnouncementFile:
     def look(self) -> Announcement | None:
         """See `AnnouncementSource`."""
         try:
-            with opened(self._path, linked=True) as file:
+            with open_file(self._path, linked=True) as file:
                 text = file.read(_CHUNK)
         except FileNotFoundError:
             return None

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from supervisor.protocol.environment import scrubbed
+from supervisor.protocol.environment import without_supervisor_variables
 
 _WITHOUT_A_TPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 """Variables that keep libtpu from asking for this machine's TPU and from locking it: the TPU is not
@@ -38,7 +38,7 @@ def compile_ahead(params: dict[str, Any], rungs: list[dict[str, Any]]) -> Iterat
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
-            env={**scrubbed(os.environ), **_WITHOUT_A_TPU},
+            env={**without_supervisor_variables(os.environ), **_WITHOUT_A_TPU},
         )
         assert process.stdin is not None
         assert process.stdout is not None

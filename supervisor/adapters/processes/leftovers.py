@@ -48,11 +48,11 @@ def read_record(model_dir: Path) -> Recorded | None:
     """
     path = model_dir / NAME
     try:
-        with reading.opened(path) as file:
+        with reading.open_file(path) as file:
             status = os.fstat(file.fileno())
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 raise UntrustedRecordError(f"{path} may be written by others")
-            found = Recorded.from_bytes(reading.content(file, path, reading.SMALL))
+            found = Recorded.from_bytes(reading.read_open_file(file, path, reading.SMALL))
     except FileNotFoundError:
         return None
     except (reading.UnreadableError, ValueError) as error:

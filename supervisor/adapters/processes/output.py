@@ -28,7 +28,7 @@ from supervisor.core.search_time import SearchTime
 from supervisor.diagnosis.digest import LogDigest
 from supervisor.files import writing
 from supervisor.host.notice import Notice, Tell
-from supervisor.protocol.reading import opened
+from supervisor.protocol.reading import open_file
 
 MAX_OUTPUT = 64 << 20
 """Bytes kept of one worker's output in one attempt: enough for an hour of many messages, and little
@@ -383,7 +383,7 @@ def read_evidence(path: Path) -> str:
     first, previous = _older_parts(path)
     for part in (first, previous, path):
         try:
-            with opened(part) as file:
+            with open_file(part) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_OUTPUT))
                 rest = MAX_OUTPUT
                 while rest > 0 and (chunk := file.read(_CHUNK)):

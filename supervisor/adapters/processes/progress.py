@@ -61,7 +61,7 @@ class OsPipe:
     @property
     def identity(self) -> str:
         """See `Pipe`."""
-        return environment.identity(self.write_end)
+        return environment.file_identity(self.write_end)
 
     def read(self, most: int) -> bytes:
         """See `Pipe`."""

@@ -33,7 +33,7 @@ from supervisor.ports import (
 )
 from supervisor.protocol.location import Uri
 from supervisor.protocol.reading import UnreadableError, parse_object
-from supervisor.protocol.shortening import beginning
+from supervisor.protocol.shortening import keep_beginning
 
 _SILENCE = 15.0
 """A try fails after this many seconds without a byte, or a quarter of the bound if that is less."""
@@ -188,7 +188,7 @@ class _Bucket:
 
 def _words(fault: StoreFault, where: str, remedy: str) -> str:
     answer = " ".join(str(part) for part in (fault.status, fault.code) if part)
-    said = beginning(" ".join(fault.message.split()), 300) or "no answer in time"
+    said = keep_beginning(" ".join(fault.message.split()), 300) or "no answer in time"
     return "; ".join(filter(None, [f"{where}: {answer}{': ' * bool(answer)}{said}", remedy]))
 
 

@@ -37,7 +37,7 @@ from supervisor.core.cache_trust import SUFFIX, SUMS, is_entry
 from supervisor.core.retention import Kept, excess, limit_told
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import private_folder, removal
-from supervisor.protocol.reading import UnreadableError, opened, read
+from supervisor.protocol.reading import UnreadableError, open_file, read
 from supervisor.protocol.removal import Place
 
 _DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
@@ -113,7 +113,7 @@ class CompileCache:
             return False
         for name, why in list(unfit.items()):
             with self._best_effort():
-                removal.file(Place.COMPILED, self._live / name, below=self._directory)
+                removal.remove_file(Place.COMPILED, self._live / name, below=self._directory)
                 del unfit[name]
                 self._tell(
                     Notice(
@@ -219,7 +219,7 @@ class CompileCache:
 
     def _delete(self, name: str) -> None:
         for directory in (self._directory, self._live):
-            removal.file(Place.COMPILED, directory / name, below=self._directory)
+            removal.remove_file(Place.COMPILED, directory / name, below=self._directory)
         self._verified.pop(name, None)
 
     def _remove(self, name: str, why: str) -> None:
@@ -295,7 +295,7 @@ def _read_sums(path: Path) -> dict[str, str]:
 
 def _replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    with removal.temporary(temporary, below=path.parent) as file:
+    with removal.create_temporary(temporary, below=path.parent) as file:
         file.write(data)
     temporary.replace(path)
 
@@ -303,7 +303,7 @@ def _replace(path: Path, data: bytes) -> None:
 def _link(source: Path, target: Path) -> None:
     """Make `target` a hard link to `source`, atomically; a copy if hard links do not work."""
     temporary = target.with_name(f".{target.name}.tmp")
-    removal.file(Place.TEMPORARY, temporary, below=target.parent)
+    removal.remove_file(Place.TEMPORARY, temporary, below=target.parent)
     try:
         temporary.hardlink_to(source)
     except OSError:
@@ -325,7 +325,7 @@ def _digest(path: Path) -> str:
     Raises:
         _UnfitError: it is incomplete, another user's, or larger than `_MAX_ENTRY`.
     """
-    with opened(path) as raw, io.BufferedReader(raw) as file:
+    with open_file(path) as raw, io.BufferedReader(raw) as file:
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid():
             raise _UnfitError(f"belongs to uid {status.st_uid}, not to us")

@@ -188,6 +188,6 @@ def _continues(here: bytes, there: bytes) -> bool:
 def _write(folder: Path, target: Path, data: bytes) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.tmp")
-    with removal.temporary(temporary, below=folder) as file:
+    with removal.create_temporary(temporary, below=folder) as file:
         file.write(data)
     temporary.replace(target)

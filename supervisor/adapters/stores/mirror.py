@@ -29,7 +29,7 @@ from supervisor.host.notice import Notice, Tell
 from supervisor.host.process_record import NAME as PROCESSES
 from supervisor.ports import Objects, Storage
 from supervisor.protocol import removal
-from supervisor.protocol.reading import UnreadableError, opened, read
+from supervisor.protocol.reading import UnreadableError, open_file, read
 from supervisor.protocol.removal import Place
 
 _INTERVAL = 5.0
@@ -192,7 +192,7 @@ class Mirror:
             if plan is None:
                 return
             segment, kept = plan
-            with opened(file, below=self._folder) as source:
+            with open_file(file, below=self._folder) as source:
                 source.seek(segment.start)
                 data = source.read(segment.size)
         if len(data) < segment.size:
@@ -263,13 +263,13 @@ class Mirror:
             folder = self._folder / _REQUESTS
             folder.mkdir(exist_ok=True)
             temporary = folder / f".{name}.tmp"
-            with removal.temporary(temporary, below=self._folder) as file:
+            with removal.create_temporary(temporary, below=self._folder) as file:
                 file.write(data)
             temporary.replace(folder / name)
             self._forget(Place.REQUEST, f"{_REQUESTS}/{name}")
 
     def _forget(self, place: Place, name: str) -> None:
-        removal.remote(place, [name], self._objects.delete)
+        removal.remove_objects(place, [name], self._objects.delete)
 
     def _end_of(self, path: str) -> int:
         stream = self._streams.get(path)

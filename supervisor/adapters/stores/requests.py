@@ -31,7 +31,7 @@ def write_clear_request(model_dir: Path, units: tuple[str, ...]) -> None:
     target = model_dir / path
     target.parent.mkdir(exist_ok=True)
     written = target.with_name(f".{target.name}.tmp")
-    with removal.temporary(written, below=model_dir) as file:
+    with removal.create_temporary(written, below=model_dir) as file:
         file.write(data)
     written.replace(target)
 
@@ -61,7 +61,7 @@ def take_requests(model_dir: Path, refused: Tell) -> Iterator[tuple[str, ...]]:
             text = f"a request cannot be read: {error}"
             refused(Notice("request-unheard", text, reason=str(error)))
             continue
-        removal.file(Place.REQUEST, file, below=model_dir)
+        removal.remove_file(Place.REQUEST, file, below=model_dir)
         yield units
 
 

@@ -184,7 +184,7 @@ class SharedPrograms:
 
     def _forget(self, names: Set[str]) -> None:
         objects = [f"{FOLDER}/{name}" for name in names]
-        removal.remote(Place.COMPILED, objects, self._objects.delete)
+        removal.remove_objects(Place.COMPILED, objects, self._objects.delete)
         for name in names:
             del self._macs[name]
 
@@ -205,6 +205,6 @@ class SharedPrograms:
 
 def _write(target: Path, data: bytes) -> None:
     temporary = target.with_name(f".{target.name}.tmp")
-    with removal.temporary(temporary, below=target.parent) as file:
+    with removal.create_temporary(temporary, below=target.parent) as file:
         file.write(data)
     temporary.replace(target)

@@ -228,7 +228,7 @@ class Space:
         freed = 0
         for path, size in sizes.items():
             try:
-                freed += size * removal.file(place, path, below=self._model_dir)
+                freed += size * removal.remove_file(place, path, below=self._model_dir)
             except OSError as error:
                 self._tell_once(path, f"cannot be deleted to make room: {error.strerror}")
         return freed

@@ -37,14 +37,14 @@ class LocalStorage:
         target = self.local_path(path)
         temporary = target.with_name(f".{target.name}{self._writer}.tmp")
         try:
-            with removal.temporary(temporary, below=self._root) as file:
+            with removal.create_temporary(temporary, below=self._root) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(target)
         except OSError:
             with contextlib.suppress(OSError):
-                removal.file(Place.TEMPORARY, temporary, below=self._root)
+                removal.remove_file(Place.TEMPORARY, temporary, below=self._root)
             raise
         _sync_directory(target.parent)
 

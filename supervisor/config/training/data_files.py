@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config.training.sections import DataloaderConfig
-from supervisor.protocol.reading import opened
+from supervisor.protocol.reading import open_file
 
 STDLIB = "stdlib"
 """The path that stands for Python's standard library: text that every training machine has."""
@@ -37,7 +37,7 @@ def check_first_records(config: DataloaderConfig, vocab_size: int) -> None:
         OSError: a file cannot be read.
     """
     for file in (file for pattern in config.paths for file in matching_files(pattern)):
-        with opened(file, linked=True) as data:
+        with open_file(file, linked=True) as data:
             is_jsonl = file.suffix == ".jsonl" or config.tokens_field is not None
             line = data.readline(_MAX_FIRST) if is_jsonl else b""
         if line and len(line) < _MAX_FIRST:

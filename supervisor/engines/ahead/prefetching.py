@@ -278,7 +278,7 @@ def _started(machine: Host, launch: Launch, start: Start) -> Process:
 
     `start` is how the live worker was started: the process uses the same compilation cache.
     """
-    inherited = environment.scrubbed(start.env)
+    inherited = environment.without_supervisor_variables(start.env)
     env = {
         **inherited,
         **placement_variables(launch, 0, (), inherited),

@@ -25,7 +25,7 @@ from supervisor.engines.python_program import becomes_python, bootstrapped, inte
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
-from supervisor.protocol.shortening import beginning
+from supervisor.protocol.shortening import keep_beginning
 from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, StandbyOrders
 
 Choice = Mode | None
@@ -272,7 +272,7 @@ class StandbyPool:
         trouble = standby.read()
         if trouble is not None:
             self._discard(standby)
-            self.give_up(standby.phase, beginning(self._redact(trouble), _MAX_SHOWN))
+            self.give_up(standby.phase, keep_beginning(self._redact(trouble), _MAX_SHOWN))
         elif standby.is_ready:
             self._tell(
                 Notice(

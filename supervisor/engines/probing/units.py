@@ -15,7 +15,7 @@ from supervisor.core.events import BadUnit
 from supervisor.engines.worker_environment import visibility_variables
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES
-from supervisor.protocol.shortening import beginning
+from supervisor.protocol.shortening import keep_beginning
 
 _MAX_SHOWN = 300
 """Most characters of what is wrong with a unit."""
@@ -33,7 +33,8 @@ class ProbeAnswer:
         """Returns a copy with redacted texts, because an error may hold a secret; the reasons of
         units are also shortened."""
         bad = tuple(
-            replace(unit, reason=beginning(redact(unit.reason), _MAX_SHOWN)) for unit in self.bad
+            replace(unit, reason=keep_beginning(redact(unit.reason), _MAX_SHOWN))
+            for unit in self.bad
         )
         return replace(self, bad=bad, problem=self.problem and redact(self.problem))
 
