@@ -70,6 +70,14 @@ class Workers:
     exits: tuple[WorkerExit, ...] = ()
     survivors: tuple[Survivor, ...] = ()
     """Live processes that were started by workers which have ended."""
+    pids: tuple[int, ...] = ()
+    """The worker of each rank. Older journals, which lack this field, mean that none is known."""
+
+    @property
+    def live_pids(self) -> tuple[int, ...]:
+        """The workers whose exit is not known."""
+        ended = {each.rank for each in self.exits}
+        return tuple(pid for rank, pid in enumerate(self.pids) if rank not in ended)
 
     @property
     def all_ended(self) -> bool:

@@ -180,6 +180,9 @@ class WorkersGone:
     """The step that the attempt began at, reported or inferred; None: not known."""
     doubt: str | None = None
     """The exception that ends the output of an attempt that succeeded all the same; None: none."""
+    exits: tuple[WorkerExit, ...] = ()
+    """How the workers ended, in the order in which that was seen; also the ones that were killed.
+    Older journals lack this field."""
 
 
 @dataclass(frozen=True, slots=True)

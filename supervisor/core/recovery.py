@@ -49,6 +49,17 @@ class Recovery:
             return None
         return max(0, self.reached - self.restored)
 
+    def resumed_before(self, step: int, newest: int | None) -> Recovery:
+        """Returns the recovery once `step` is complete, the first one that is reported.
+
+        A program that does not report what it restored is taken to have restored the `newest`
+        checkpoint; if that is not below `step`, the step before it.
+        """
+        if self.restored is not None:
+            return self
+        is_below = newest is not None and newest < step
+        return replace(self, restored=newest if is_below else max(0, step - 1))
+
     def died(self, at: float) -> Recovery:
         """Returns the recovery after a worker died, or fell silent, at the time `at`."""
         if self.mark is None:

@@ -43,7 +43,7 @@ def workers_started(state: JobState, event: WorkersStarted, policy: RestartPolic
     """Every worker runs: the job is `Running`, or stops at once if it was asked to."""
     if not isinstance(state.doing, Launching) or state.attempt != event.attempt:
         return state, ()
-    workers, deadline = Workers(len(event.pids)), state.doing.deadline
+    workers, deadline = Workers(len(event.pids), pids=event.pids), state.doing.deadline
     recovery = state.recovery.started(event.began, event.at, standby=event.standby)
     goodput = state.goodput.trains(event.at)
     state = replace(state, recovery=recovery, goodput=goodput)
@@ -84,7 +84,8 @@ def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple
         case RestoredMessage(step):
             return replace(recovery, restored=step or 0), ()
         case StepMessage():
-            whole, step = recovery.left(doing.stage, event.at), event.message.earliest
+            step = event.message.earliest
+            whole = recovery.left(doing.stage, event.at).resumed_before(step, state.newest)
             return Recovery(), (TellRecovery(event.attempt, step, whole.parts, whole.lost),)
         case _:
             return recovery, ()

@@ -63,6 +63,8 @@ class Group:
     """How many workers there are; None before `WorkersStarted`."""
     exits: tuple[WorkerExit, ...]
     survivors: tuple[Survivor, ...]
+    live_pids: tuple[int, ...]
+    """The workers whose exit is not known."""
     deadline: float | None
     """When the group is killed, or killed again; None: it is not ending."""
     killing: bool
@@ -148,6 +150,7 @@ class JobState:
             world_size=workers.world_size if workers is not None else None,
             exits=workers.exits if workers is not None else (),
             survivors=workers.survivors if workers is not None else (),
+            live_pids=workers.live_pids if workers is not None else (),
             deadline=self.due,
             killing=isinstance(doing, Killing),
             seen=doing.seen if isinstance(doing, Killing) else 0,

@@ -155,6 +155,7 @@ def judged(
         from_snapshot=seen.from_snapshot,
         starting_step=seen.starting_step,
         doubt=doubtful,
+        exits=tuple(exits),
     )
 
 

@@ -33,7 +33,7 @@ from supervisor.core.state import JobState
 from supervisor.files.attempts import attempt_folder
 from supervisor.host.notice import Notice
 from supervisor.narrative import device_text, ends
-from supervisor.narrative.decision_text import decided, stage_keys, step_in_words
+from supervisor.narrative.decision_text import decided, step_in_words
 from supervisor.narrative.event_line import MAIN as MAIN
 from supervisor.narrative.event_line import Level as Level
 from supervisor.narrative.event_line import Line as Line
@@ -238,19 +238,7 @@ def _observed(t: Transition, event: WorkersObserved, policy: RestartPolicy) -> I
     if group is None or group.attempt != event.attempt:
         return
     for ended in event.exits[max(len(group.exits), group.seen) :]:
-        doing = t.before.liveness
-        where = f" in stage {doing.stage}" if doing.stage is not None else ""
-        where += step_in_words(doing.step, "", " after step {}")
-        yield of_attempt(
-            "rank-ended",
-            event.attempt,
-            f"rank {ended.rank} ended: {ended}{where}",
-            "info" if ended.clean else "warning",
-            rank=ended.rank,
-            code=ended.code,
-            signal=ended.signal,
-            **stage_keys(t),
-        )
+        yield ends.rank_ended(t, ended)
 
 
 def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterator[Line]:

@@ -102,7 +102,7 @@ KEYS = {
     "end as `MADE_WAY` (for a larger rung) or `LOST` (its supervisor ended before it)",
     "starting_step": "number: the step at which the attempt began; null: not known",
     "step": "number: a step: the last completed, restored or committed one; null: none is known",
-    "steps_progressed": "number: how many steps the attempt got further",
+    "steps_progressed": "number: how many steps the attempt completed; null: not known",
     "stream": "text: where the program wrote the line: `output` (its stdout and stderr are one)",
     "times": "number: how often the failure has come",
     "unit": "text: the name of a device or host",

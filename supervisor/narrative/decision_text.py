@@ -109,10 +109,11 @@ def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) 
         case KillWorkers(attempt, exits, reason):
             group = t.after.group
             survivors = group.survivors if group is not None and group.lingers else ()
-            if survivors or not exits:
+            workers = group.live_pids if group is not None and not group.abandoned else ()
+            if survivors or workers or not exits:
                 named = f"; still there: {told_survivors(survivors)}" if survivors else ""
                 text = f"killing what is left of it: {reason}{named}"
-                pids = [each.pid for each in survivors]
+                pids = [*workers, *(each.pid for each in survivors)]
                 yield of_attempt(
                     "workers-killed", attempt, text, "warning", pids=pids, reason=reason
                 )

@@ -10,8 +10,8 @@ from supervisor.core.doing import Alive, Killing, MakesWay, Probing, cause_of
 from supervisor.core.events import LaunchFailed, StopSource, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
-from supervisor.diagnosis.failure import Failure
-from supervisor.narrative.decision_text import step_in_words
+from supervisor.diagnosis.failure import Failure, WorkerExit
+from supervisor.narrative.decision_text import stage_keys, step_in_words
 from supervisor.narrative.event_line import Line, budget_keys, budget_used, count, main, of_attempt
 from supervisor.narrative.failure_text import (
     at,
@@ -67,6 +67,8 @@ def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[L
         return
     newest, end = t.before.newest, _end_of(t, event)
     failure = t.after.last_failure if end is End.FAILED else None
+    for ended in event.exits[max(len(t.before.group.exits), t.before.group.seen) :]:
+        yield rank_ended(t, ended)
     yield _ended(event, end, failure)
     if event.committed is not None and (newest is None or event.committed > newest):
         text = f"checkpoint of step {event.committed} was committed"
@@ -84,7 +86,27 @@ def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[L
         yield of_attempt("success-doubted", event.attempt, text, "warning", exception=event.doubt)
     if failure is not None:
         several = (t.before.group.world_size or 1) > 1
-        yield from _failed(event.attempt, failure, t.after, policy, several=several)
+        yield from _failed(
+            event.attempt, failure, t.after, policy, step=event.step, several=several
+        )
+
+
+def rank_ended(t: Transition, ended: WorkerExit) -> Line:
+    """Tell how a worker of the live group ended."""
+    group, doing = t.before.group, t.before.liveness
+    assert group is not None
+    where = f" in stage {doing.stage}" if doing.stage is not None else ""
+    where += step_in_words(doing.step, "", " after step {}")
+    return of_attempt(
+        "rank-ended",
+        group.attempt,
+        f"rank {ended.rank} ended: {ended}{where}",
+        "info" if ended.clean or group.killing else "warning",
+        rank=ended.rank,
+        code=ended.code,
+        signal=ended.signal,
+        **stage_keys(t),
+    )
 
 
 def launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
@@ -112,18 +134,32 @@ def _ended(event: WorkersGone, end: End, failure: Failure | None) -> Line:
         starting_step=start,
         from_snapshot=event.from_snapshot,
         ending_step=event.step,
-        steps_progressed=max(0, event.step - (start or 0)) if event.step is not None else 0,
+        steps_progressed=_progressed(event.step, start, end),
         newest_committed_step=event.committed,
         failure=record(failure) if failure is not None else None,
     )
 
 
+def _progressed(step: int | None, start: int | None, end: End) -> int | None:
+    """Returns how many steps an attempt completed; None: who could have counted them has died."""
+    if step is None:
+        return None if end is End.LOST else 0
+    return max(0, step - (start or 0))
+
+
 def _failed(
-    attempt: int, failure: Failure, state: JobState, policy: RestartPolicy, *, several: bool = False
+    attempt: int,
+    failure: Failure,
+    state: JobState,
+    policy: RestartPolicy,
+    *,
+    step: int | None = None,
+    several: bool = False,
 ) -> Iterator[Line]:
+    """Tell of the failure of an attempt whose last completed step, as far as reported, is `step`."""
     rank = f" (rank {failure.rank})" if several else ""
     text = f"failed: {failure.cause}; root cause: {failure.root_cause}{rank}{at(failure)}"
-    yield failed(attempt, text, failure)
+    yield failed(attempt, text, failure, step)
     for line in end_of_traceback(failure.traceback):
         quotes = line if failure.rank == 0 else None
         yield of_attempt(

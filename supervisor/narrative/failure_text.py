@@ -58,15 +58,18 @@ def certainty(failure: Failure) -> str:
     return f", certain: {'true' if failure.certain else 'false'}"
 
 
-def failed(attempt: int, text: str, failure: Failure) -> Line:
-    """Returns the line about an attempt's failure."""
+def failed(attempt: int, text: str, failure: Failure, step: int | None) -> Line:
+    """Tell of the failure of an attempt, with all that is known of it.
+
+    `step` is the last completed step that was reported, for a failure that names none.
+    """
     return of_attempt(
         "attempt-failed",
         attempt,
         text,
         "error",
         rank=failure.rank,
-        step=failure.step,
+        step=failure.step if failure.step is not None else step,
         code=failure.rule,
         verdict=failure.verdict,
         certain=failure.is_certain,

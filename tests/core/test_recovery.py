@@ -188,9 +188,15 @@ def test_lost_work(reached: int | None, restored: int | None, lost: int | None) 
     assert recovery.step == 16
 
 
-def test_lost_work_is_not_known_where_nobody_says_what_was_restored() -> None:
-    (recovery,) = told(job(), *DEATH, says(13.0, StepMessage(16)))
-    assert recovery.lost is None
+@pytest.mark.parametrize(("newest", "lost"), [(None, 5), (12, 8), (15, 5), (16, 5)])
+def test_lost_work_of_a_program_that_does_not_report_what_it_restored(
+    newest: int | None, lost: int
+) -> None:
+    history = job()
+    if newest is not None:
+        history.commits(newest)
+    (recovery,) = told(history, *DEATH, says(13.0, StepMessage(16)))
+    assert recovery.lost == lost
 
 
 def test_it_is_told_once_and_only_after_a_death() -> None:

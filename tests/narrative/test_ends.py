@@ -108,3 +108,57 @@ def test_what_a_worker_tells_has_the_name_of_its_code_if_it_is_one_of_ours(
     (line,) = history.told
     assert (line.event, line.text, line.level) == (event, "odd", "warning")
     assert line.keys == {"attempt": 1, "rank": 0, "code": code or None, "step": 7}
+
+
+def test_workers_that_are_killed_because_another_failed_are_told_like_it() -> None:
+    history = started()
+    history.runs(workers=3)
+    crashed, killed = WorkerExit(1, signal="SIGSEGV"), WorkerExit(0, signal="SIGKILL")
+    history.ends(crashed)
+    history.waits()
+    (kill,) = (line for line in history.told if line.event == "workers-killed")
+    assert kill.keys["pids"] == [1000, 1002]
+    exits = (crashed, killed, replace(killed, rank=2))
+    history.happens(WorkersGone(history.now, 1, RETRY, None, 7, None, exits=exits))
+    ended = [line for line in history.told if line.event == "rank-ended"]
+    assert [(line.keys["rank"], line.keys["signal"], line.level) for line in ended] == [
+        (0, "SIGKILL", "info"),
+        (2, "SIGKILL", "info"),
+    ]
+
+
+def test_an_end_that_was_seen_while_the_group_was_killed_is_told_once() -> None:
+    history = started()
+    history.runs(workers=2)
+    both = WorkerExit(1, code=1), WorkerExit(0, signal="SIGKILL")
+    history.ends(both[0])
+    history.waits()
+    history.ends(*both)
+    history.happens(WorkersGone(history.now, 1, RETRY, None, None, None, exits=both))
+    lines = [line for turn in history.turns for line in turn.lines]
+    ended = [line.keys["rank"] for line in lines if line.event == "rank-ended"]
+    assert ended == [1, 0]
+
+
+def test_a_failure_has_the_last_step_that_was_reported() -> None:
+    history = started()
+    history.runs()
+    history.ends(WorkerExit(0, code=1))
+    history.happens(WorkersGone(history.now, 1, RETRY, None, 7, None))
+    (failed,) = (line for line in history.told if line.event == "attempt-failed")
+    assert failed.keys["step"] == 7
+
+
+@pytest.mark.parametrize(("lost", "progressed"), [(False, 0), (True, None)])
+def test_the_progress_of_an_attempt_whose_supervisor_was_killed_is_not_known(
+    lost: bool, progressed: int | None
+) -> None:
+    history = started()
+    history.runs()
+    if lost:
+        history.starts()
+    else:
+        history.ends(WorkerExit(0, code=1))
+    history.happens(WorkersGone(history.now, 1, RETRY, None, None, None))
+    (ended,) = (line for line in history.told if line.event == "attempt-ended")
+    assert ended.keys["steps_progressed"] == progressed
