@@ -325,9 +325,15 @@ def rename(path: Path, name: str) -> Path:
 def rename_foreign(path: Path) -> Path:
     """Rename `path`, which has the name of a file of ours but is not ours, to the free name
     `<name>.foreign-<number>` in its folder; returns the new path."""
+    return rename_numbered(path, f"{path.name}.foreign")
+
+
+def rename_numbered(path: Path, name: str) -> Path:
+    """Rename `path` within its folder to the first free name `<name>-<number>`; returns the new
+    path."""
     for number in count(1):
         with suppress(FileExistsError):
-            return rename(path, f"{path.name}.foreign-{number}")
+            return rename(path, f"{name}-{number}")
     raise AssertionError("unreachable")
 
 

@@ -233,8 +233,16 @@ def test_the_bucket_is_the_truth(
     assert (journal.read_bytes() if journal.exists() else None) == comes_of_it
     differs = comes_of_it is None or not comes_of_it.startswith(here)
     assert [text for text in told if "set aside" in text] == (told if differs else [])
-    aside = tmp_path / ".journal.jsonl.old"
+    aside = tmp_path / ".journal.jsonl.old-1"
     assert (aside.read_bytes() if differs else here) == here
+
+
+def test_two_files_may_be_set_aside_at_one_time(objects: MemoryObjects, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    for number in (1, 2):
+        journal.write_bytes(b"%d\n" % number)
+        fetched(objects, tmp_path)
+        assert (tmp_path / f".journal.jsonl.old-{number}").read_bytes() == b"%d\n" % number
 
 
 def test_an_epoch_is_above_all_others(objects: MemoryObjects) -> None:

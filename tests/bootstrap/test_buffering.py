@@ -71,4 +71,4 @@ def test_a_line_is_seen_while_the_program_lives(
     if "subprocess" in argv[-1]:
         argv += [sys.executable, "-c", LINES]
     buffered = ["env", "-u", "PYTHONUNBUFFERED"]
-    start(config(model_dir, argv, **command), prefix=buffered).wait_for("\nsaid\n")
+    start(config(model_dir, argv, **command), prefix=buffered).wait_for("said\n")

@@ -80,7 +80,8 @@ def test_a_job_in_a_bucket_goes_on_from_what_can_be_followed(
 
     for host in ("state", "another"):  # one that has a copy of the damaged journal, one without
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / host))
-        assert supervise(config).code == 76
+        went_on = supervise(config)
+        assert went_on.code == 76, went_on.err
     phases = [name for name in objects.list("").folders if name.endswith("_restartable")]
     names = sorted(name for phase in phases for name in objects.list(f"{phase}/attempts").folders)
     assert names[:5] == ["0001", "0002", "0003", "0004", "0005"], "each number once"

@@ -107,7 +107,8 @@ def fetch(objects: Objects, folder: Path, set_aside: str, tell: Tell) -> None:
     """Copy to `folder` what the job needs from the bucket to continue.
 
     A file here that only grows is set aside if neither copy is the beginning of the other, or if
-    it is missing or empty in the bucket: it is renamed to `.<name>.<set_aside>`. The archive of the
+    it is missing or empty in the bucket: it is renamed to
+    `.<name>.<set_aside>-<number>`, the first such name that is free. The archive of the
     journal is set aside with the journal. Any other file is copied if its size differs.
 
     Two things are not copied: the archive, which stays in the bucket (see
@@ -153,7 +154,7 @@ def _bring(folder: Path, path: str, there: bytes | None, set_aside: str, tell: T
 
 
 def _set_aside(target: Path, under: str, tell: Tell) -> None:
-    aside = removal.rename(target, f".{target.name}.{under}")
+    aside = removal.rename_numbered(target, f".{target.name}.{under}")
     text = f"{target.name} here is not the bucket's, and was set aside: {aside}"
     tell(Notice("file-set-aside", text, place=target.name))
 
