@@ -156,7 +156,7 @@ def _failed(
     step: int | None = None,
     several: bool = False,
 ) -> Iterator[Line]:
-    """Tell of the failure of an attempt whose last completed step, as far as reported, is `step`."""
+    """Tell of the failure of an attempt; `step` is the last completed step that was reported."""
     rank = f" (rank {failure.rank})" if several else ""
     text = f"failed: {failure.cause}; root cause: {failure.root_cause}{rank}{at(failure)}"
     yield failed(attempt, text, failure, step)

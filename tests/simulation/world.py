@@ -240,7 +240,8 @@ class CheckedWorld:
         if group.did_its_work and not away and not self._late.get(event.attempt):
             raise ViolationError(f"a failure, although all is done: {event.failure.root_cause}")
         own = [one for one in group.exits if one.rank not in group.killed]
-        failed, known = any(one.code != 0 for one in own), {one.rank for one in own}
+        failed = any(one.code != group.success.exit_code for one in own)
+        known = {one.rank for one in own}
         if failed and event.failure.rank not in known | group.recorded:
             raise ViolationError(f"rank {event.failure.rank} is blamed, which was killed")
         blamed, lost = event.failure.rule == GUARD_LOST, group.lost_guard
