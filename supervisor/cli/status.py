@@ -87,7 +87,7 @@ def _last_end(history: History, state: JobState) -> Iterator[str]:
 
 def _lost(history: History, phase: PhasePolicy) -> Iterator[str]:
     for name, why in lost(history.transitions, history.state, phase).items():
-        yield f"lost at the last look: {unit(phase)} {name}: {why}"
+        yield f"not seen by the last probe: {unit(phase)} {name}: {why}"
 
 
 def _rung(state: JobState, phase: PhasePolicy) -> Iterator[str]:

@@ -35,8 +35,8 @@ def suspect(
 
 
 def quarantine_bad_units(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> JobState:
-    """Returns the state with the units in quarantine that a probe found bad, but not the missing
-    ones."""
+    """Returns the state with the units in quarantine that a probe found bad, but not those that
+    it did not see."""
     quarantine = state.quarantine.expired(event.at)
     for bad in event.bad:
         if bad.found:
@@ -48,7 +48,7 @@ def quarantine_bad_units(state: JobState, event: DevicesProbed, policy: RestartP
 def bad_units_in_use(
     state: JobState, event: DevicesProbed, policy: RestartPolicy
 ) -> tuple[str, ...]:
-    """Returns the units of the last attempt that the probe found bad or missing."""
+    """Returns the units of the last attempt that the probe found bad, or did not see."""
     in_use = state.ladder.units(policy.phases[state.phase])
     return tuple(bad.unit for bad in event.bad if bad.unit in in_use)
 

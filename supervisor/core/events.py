@@ -192,7 +192,9 @@ class BadUnit:
     unit: str
     reason: str
     found: bool = True
-    """False: the unit is missing. True: it is there, and does not work."""
+    """True: a probe found the unit, and it does not work. False: the probe did not see the unit: it
+    is missing, its backend did not come up, or no time was left to probe it alone; `reason` says
+    which. The next probe may find it healthy."""
 
 
 @dataclass(frozen=True, slots=True)

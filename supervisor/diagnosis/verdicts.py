@@ -134,8 +134,26 @@ def _doubted(end: Failure) -> Failure:
     return replace(end, certain=False, grounds=why, compared=True)
 
 
-def launch_failure(error: OSError, argv: tuple[str, ...]) -> Failure:
-    """Returns the failure of a command that could not be started."""
+def launch_failure(error: OSError | ValueError, argv: tuple[str, ...]) -> Failure:
+    """Returns the failure of a command that could not be started.
+
+    It is a ValueError if the workers cannot share the devices of the rung.
+    """
+    if isinstance(error, ValueError):
+        return Failure(
+            cause="the workers cannot be placed on the devices",
+            verdict=Verdict.FATAL,
+            rule="launch",
+            reason="The supervisor cannot make the variables that give each worker its devices.",
+            advice="Correct init.devices, init.workers or autorestart.ladder.",
+            root_cause=printable(f"{argv[0]}: {error}"),
+            rank=0,
+            exit="not started",
+            certain=False,
+            grounds="a guess: another number of devices may work",
+            signature="launch-ValueError",
+            per_rung=True,
+        )
     for_good = error.errno in (ENOENT, EACCES, ENOEXEC, ENOTDIR)
     return Failure(
         cause="the command cannot be started",

@@ -56,7 +56,8 @@ class Engine(Protocol):
         """Start the attempt's workers, one for each of the `world_size` ranks of `launch`.
 
         Answered once: by `WorkersStarted` with a pid for each rank, when all of them run; or by
-        `LaunchFailed`, when all processes that were started are gone. The caller makes sure that no
+        `LaunchFailed`, when they cannot be started, or not be placed on the devices, and all
+        processes that were started are gone. The caller makes sure that no
         process of an earlier attempt lives.
         """
         ...

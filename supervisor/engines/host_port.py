@@ -172,8 +172,9 @@ class Processes(Protocol):
         """Give a process the idle I/O priority."""
         ...
 
-    def dump_native_stacks(self, pid: int, path: Path) -> None:
-        """Start to write the native stacks of a process to `path`.
+    def dump_native_stacks(self, pid: int, path: Path) -> bool:
+        """Start to write the native stacks of a process to `path`. Returns False if the tool for it
+        is not installed.
 
         Raises:
             OSError: they cannot be taken.

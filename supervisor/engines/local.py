@@ -132,7 +132,7 @@ class LocalEngine:
                     argv, {**env, **place, **launch.protocol_variables(rank, group.faults)}
                 )
                 self._begin(group, start, memories[rank] if memories else None)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             for worker in group.workers:  # we end them ourselves: not to be reported
                 self._reactor.forget(worker.process.pidfd)
             failed = partial(self._launch_failed, group, error, argv)
@@ -257,7 +257,9 @@ class LocalEngine:
                 Notice("drill-armed", f"DRILL armed: {fault.describe()}", detail=fault.describe())
             )
 
-    def _launch_failed(self, group: WorkerGroup, error: OSError, argv: tuple[str, ...]) -> None:
+    def _launch_failed(
+        self, group: WorkerGroup, error: OSError | ValueError, argv: tuple[str, ...]
+    ) -> None:
         """Post that not all workers could be started; those that were started are gone."""
         self._close(group)
         failure = redacted(launch_failure(error, argv), self._redact)

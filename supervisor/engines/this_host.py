@@ -116,8 +116,8 @@ class _Processes:
         with suppress(psutil.NoSuchProcess):  # it has ended, which is seen elsewhere
             psutil.Process(pid).ionice(psutil.IOPRIO_CLASS_IDLE)
 
-    def dump_native_stacks(self, pid: int, path: Path) -> None:
-        inspection.dump_native_stacks(self._guard, pid, path)
+    def dump_native_stacks(self, pid: int, path: Path) -> bool:
+        return inspection.dump_native_stacks(self._guard, pid, path)
 
 
 class _Channels:

@@ -47,7 +47,8 @@ KEYS = {
     "from_snapshot": "true or false: true if the attempt resumed from a snapshot in memory",
     "forgiven": "number: how many charged failures no longer count, because the job made progress",
     "highest": "number: the highest step that was ever committed in the phase",
-    "found": "true or false: true if the unit is there, but does not work; false if it is missing",
+    "found": "true or false: true if the probe saw the unit, and it does not work; false if it is "
+    "missing, or nothing could be found out about it alone",
     "goodput": "number: the share of the time that became committed steps, from 0 to 1",
     "job": "text: the id of the job",
     "key": "text: the config key that changed",
@@ -491,11 +492,12 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "A bug of supervise made it fail to judge a failure; please report it.", ("reason",)
         ),
         "stacks-dumped": Kind(
-            "The Python stacks of a rank that hangs were written.",
+            "The stacks of a rank that hangs are written to `place`: Python, native or both.",
             ("rank", "pid", "place", "cpu_seconds", "seconds"),
         ),
         "stacks-missing": Kind(
-            "The native stacks of a rank could not be taken.", ("rank", "reason")
+            "The stacks of a rank that hangs are not written, or the native ones are not.",
+            ("rank", "pid", "reason", "cpu_seconds", "seconds"),
         ),
         "output-held": Kind("A process outside the job still holds the worker's output open."),
         "pattern-slow": Kind("A pattern takes too long on a line, which is skipped.", ("detail",)),

@@ -77,7 +77,7 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
 def lost(
     transitions: Iterable[Transition], state: JobState, phase: PhasePolicy
 ) -> Mapping[str, str]:
-    """Returns the units of the phase that are missing, by the last probe of each, and why.
+    """Returns the units of the phase that the last probe of each did not see, and why.
 
     Units that the running attempt uses are not among them.
     """
@@ -100,7 +100,7 @@ def remedy(t: Transition, policy: RestartPolicy) -> str | None:
     if not gone and not kept:
         return None
     kind = unit(phase)
-    parts = [f"have {kind} {', '.join(gone)} repaired or replaced"] if gone else []
+    parts = [f"have {kind} {', '.join(gone)} checked, repaired or replaced"] if gone else []
     if kept:
         names = ", ".join(sorted(kept))
         parts.append(f"clear {kind} {names}, if well again, by `supervise quarantine clear`")

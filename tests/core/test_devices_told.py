@@ -57,8 +57,8 @@ def test_where_capacity_is_lacking_the_advice_is_about_capacity() -> None:
     job.looks()
     assert job.finish is not None
     assert job.advice[-1] == (
-        "what to do: capacity is lacking: have device 0, 1, 2, 3, 4 repaired or replaced; clear "
-        "device 5, 6, if well again, by `supervise quarantine clear`; then run the same command "
-        "again. To go on with less, lower trainer.init.autorestart.min_num_devices"
+        "what to do: capacity is lacking: have device 0, 1, 2, 3, 4 checked, repaired or replaced; "
+        "clear device 5, 6, if well again, by `supervise quarantine clear`; then run the same "
+        "command again. To go on with less, lower trainer.init.autorestart.min_num_devices"
     )
     assert sum("capacity is lacking" in line for line in job.advice) == 1

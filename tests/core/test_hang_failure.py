@@ -46,7 +46,7 @@ def test_what_the_sigterm_of_a_hang_may_have_brought_about_is_a_guess() -> None:
     assert end.is_certain
     failure = hang_failure(end, *HANG)
     assert (failure.is_guess, failure.compared) == (True, True)
-    assert failure.grounds.startswith("a guess: it hung")
+    assert failure.grounds.startswith("a guess: the group hung")
 
 
 @pytest.mark.parametrize(("number", "verdict"), [(ENOENT, "FATAL"), (EAGAIN, "RESTART")])

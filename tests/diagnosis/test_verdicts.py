@@ -318,3 +318,9 @@ def test_a_command_that_cannot_be_started(number: int, verdict: Verdict) -> None
     failure = launch_failure(OSError(number, "why"), ("./train",))
     assert failure.verdict is verdict
     assert failure.root_cause == "./train: why"
+
+
+def test_workers_that_cannot_be_placed_may_cost_the_rung_only() -> None:
+    failure = launch_failure(ValueError("one process cannot have 3 of 8 chips"), ("./train",))
+    assert (failure.verdict, failure.is_guess, failure.per_rung) == (Verdict.FATAL, True, True)
+    assert failure.root_cause == "./train: one process cannot have 3 of 8 chips"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,20 @@ def test_to_dump_stacks_ends_nobody(make: Make) -> None:
     assert bench.living() == 1
     assert bench.of(Noticed) != []
     gone(bench)
+
+
+def test_workers_that_cannot_be_placed_are_a_launch_failure(make: Make) -> None:
+    """Nothing shows how one process has three chips of a TPU host: an error of ours, or of the
+    ladder."""
+    bench = make()
+    plan = replace(bench.launch.plan, platform="tpu", num_devices=8, units=tuple("01234567"))
+    launch = replace(bench.launch, plan=plan, num_devices=3, units=("0", "1", "2"))
+    bench.engine.start(launch)
+    answer = bench.first(LaunchFailed)
+    assert (answer.attempt, answer.failure.rule) == (3, "launch")
+    assert "3 of 3 chips" in answer.failure.root_cause
+    assert (bench.living(), bench.engine.directory) == (0, None)
+    assert bench.of(WorkersStarted) == []
 
 
 def test_a_commit_is_told_and_the_newest_is_looked_for_when_all_is_over(make: Make) -> None:

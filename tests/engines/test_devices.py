@@ -208,7 +208,7 @@ def test_of_a_host_that_cannot_be_initialised_each_broken_device_is_found_alone(
 @pytest.mark.parametrize(
     ("units", "stuck", "reasons"),
     [
-        ("0123", "2", ["not looked at by itself: there was no time left"] * 2),
+        ("0123", "2", ["not probed alone: no time was left"] * 2),
         ("23", "3", ["not done within 420 s"]),
     ],
 )

@@ -91,4 +91,5 @@ def test_who_was_not_looked_at_alone_is_not_blamed() -> None:
     assert well(tried) == set(EIGHT[:4])
     bad = faults(EIGHT, tried)
     assert [each.unit for each in bad] == list(EIGHT[4:])
-    assert not any(each.found for each in bad)
+    assert not any(each.found for each in bad), "none was seen, so none is in quarantine"
+    assert {each.reason for each in bad} == {"not probed alone: no time was left"}

@@ -88,5 +88,6 @@ class SimulatedKernel:
     def lower_priority(self, pid: int) -> None:
         """See `Processes`."""
 
-    def dump_native_stacks(self, pid: int, path: Path) -> None:
+    def dump_native_stacks(self, pid: int, path: Path) -> bool:
         """See `Processes`."""
+        return False

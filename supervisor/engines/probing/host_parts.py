@@ -4,7 +4,7 @@ A TPU backend initialises all chips that a process sees: one stuck chip keeps th
 of them. And nothing documents which chip is the i-th device that JAX shows. So if the probe of a
 part fails, its halves are probed, each in a process that sees nothing else, down to single units. A
 unit is bad if a process that saw only this unit says so, never because of its place among others. A
-unit that no process could probe alone in time is reported as not found.
+unit that no process could probe alone in time is reported as not seen (`BadUnit.found`).
 
 The parts are aligned runs of units: a smaller rung is placed on an aligned run, and halves of an
 aligned run are aligned too. The larger part comes first, and later processes get less time to start
@@ -99,6 +99,6 @@ def faults(units: Sequence[str], tried: Mapping[Part, Tried]) -> tuple[BadUnit, 
     found, good = [], well(tried)
     for unit in units:
         if unit not in good:
-            alone = tried.get((unit,), Tried("not looked at by itself: there was no time left"))
+            alone = tried.get((unit,), Tried("not probed alone: no time was left"))
             found.append(BadUnit(unit, alone.problem or "", found=alone.found))
     return tuple(found)
