@@ -6,15 +6,36 @@ import re
 import shlex
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
-from supervisor.config.fields import Section, local_place, no_variable
+from supervisor.config import placeholders
+from supervisor.config.fields import (
+    LOCAL_PLACE_FORM,
+    PLACE_FORM,
+    Section,
+    local_place,
+    no_variable,
+)
 from supervisor.config.patterns import Pattern
 from supervisor.config.problems import shown
+from supervisor.config.schema_clauses import Keywords, absent, at_most_one, has, when, with_clauses
+
+TEMPLATE_FORM = {"type": "string", **placeholders.make_schema(placeholders.KNOWN)}
+"""The JSON Schema of a text with placeholders."""
+Template = Annotated[str, WithJsonSchema(TEMPLATE_FORM)]
 
 
 class SuccessConfig(Section):
     """When the command has completed its work: give at most one of step, pattern and file."""
+
+    model_config = with_clauses(at_most_one("step", "pattern", "file"))
 
     exit_code: Annotated[int, Field(ge=0, le=255)] = 0
     """Exit code of a program that has completed its work."""
@@ -22,7 +43,9 @@ class SuccessConfig(Section):
     """Step that the program must have completed."""
     pattern: str | None = None
     """Regular expression that a line of the output must match."""
-    file: Annotated[str, AfterValidator(no_variable)] | None = None
+    file: (
+        Annotated[str, AfterValidator(no_variable), PLACE_FORM, Keywords(TEMPLATE_FORM)] | None
+    ) = None
     """File, or object in a bucket, that must exist."""
 
     @field_validator("pattern")
@@ -37,10 +60,13 @@ class SuccessConfig(Section):
         return self
 
 
+_WITH_A_GROUP = Keywords({"pattern": r"\(", "errorMessage": "It needs a group, for the step."})
+
+
 class ProgressConfig(Section):
     """How to read the step from the command's output."""
 
-    pattern: str
+    pattern: Annotated[str, _WITH_A_GROUP]
     """Regular expression with one group, which matches the step: `completed step: (\\d+)`."""
 
     @field_validator("pattern")
@@ -78,12 +104,18 @@ def _words(value: Any) -> Any:
 class Command(Section):
     """Any program, in place of our trainer."""
 
-    argv: Annotated[list[str], Field(min_length=1), BeforeValidator(_words)]
+    model_config = with_clauses(
+        when(has("bootstrap", {"const": False}), absent("preload", "It needs the bootstrap."))
+    )
+
+    argv: Annotated[list[Template], Field(min_length=1), BeforeValidator(_words)]
     """The program and its arguments. No shell reads them; they may have placeholders such as
     {model_dir}."""
-    env: dict[Annotated[str, Field(pattern=r"^[^=]+$")], str] = Field(default_factory=dict)
+    env: dict[Annotated[str, Field(pattern=r"^[^=]+$")], Template] = Field(default_factory=dict)
     """Environment variables of the program."""
-    env_file: Annotated[str, Field(min_length=1), AfterValidator(local_place)] | None = None
+    env_file: (
+        Annotated[str, Field(min_length=1), AfterValidator(local_place), LOCAL_PLACE_FORM] | None
+    ) = None
     """File on the machine with the secret variables, one NAME=VALUE a line. No other user may have
     access to it."""
     env_secrets: dict[VariableName, SecretVersion] = Field(default_factory=dict)

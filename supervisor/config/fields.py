@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +12,17 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     WithJsonSchema,
 )
-from pydantic_core import CoreSchema
 
-from supervisor.config.quantities import DURATION_SCHEMA, SIZE_SCHEMA, parse_duration, parse_size
+from supervisor.config.quantities import (
+    DURATION_SCHEMA,
+    POSITIVE_DURATION_SCHEMA,
+    SIZE_SCHEMA,
+    parse_duration,
+    parse_size,
+)
+from supervisor.config.schema_clauses import Keywords
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Stage
 
@@ -66,6 +70,23 @@ def local_place(value: str) -> str:
     return value
 
 
+_ANY_URI = r"[A-Za-z][A-Za-z0-9+.-]*://"
+_NO_VARIABLE = r"^(?![\s\S]*\$(?:[A-Za-z_]|\{\w+\}))"
+PLACE_FORM = Keywords(
+    {
+        "pattern": rf"{_NO_VARIABLE}(?:(?:[gG][sS]|[sS]3)://[^/]|(?!{_ANY_URI}))",
+        "errorMessage": "Give a path without $VARIABLES, gs://BUCKET/PATH or s3://BUCKET/PATH.",
+    }
+)
+"""The JSON Schema of what `place` accepts."""
+LOCAL_PLACE_FORM = Keywords(
+    {
+        "pattern": rf"{_NO_VARIABLE}(?!{_ANY_URI})",
+        "errorMessage": "Give a path on this machine, without $VARIABLES.",
+    }
+)
+"""The JSON Schema of what `local_place` accepts."""
+
 Seconds = Annotated[
     float,
     BeforeValidator(_seconds),
@@ -94,7 +115,7 @@ Deadline = Annotated[
         {
             "anyOf": [
                 {"type": "number", "exclusiveMinimum": 0, "maximum": 7 * 86400},
-                {**DURATION_SCHEMA, "not": {"pattern": r"^[\s0.]*[a-z]"}},
+                POSITIVE_DURATION_SCHEMA,
             ]
         }
     ),
@@ -104,26 +125,13 @@ Bytes = Annotated[
     int,
     BeforeValidator(_bytes),
     Field(ge=0, le=1 << 60),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, SIZE_SCHEMA]}),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1 << 60}, SIZE_SCHEMA]}),
 ]
 
 
 StageName = Annotated[Stage, Field(strict=False)]
 """A stage, given by its name. Without `strict=False` a strict model accepts only members of an
 enum."""
-
-
-@dataclass(frozen=True)
-class Also:
-    """Adds to the JSON Schema another form that a validator accepts; `form` is its schema."""
-
-    form: dict[str, Any]
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """Returns the JSON Schema that accepts both forms."""
-        return {"anyOf": [self.form, handler(schema)]}
 
 
 class Section(BaseModel):

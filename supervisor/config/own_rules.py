@@ -16,9 +16,19 @@ from pydantic import (
     model_validator,
 )
 
-from supervisor.config.fields import Also, Section, StageName
+from supervisor.config.fields import Section, StageName
 from supervisor.config.judgement import Remedy, Verdict
 from supervisor.config.patterns import Pattern
+from supervisor.config.schema_clauses import (
+    AlternativeForm,
+    at_least_one,
+    at_most_one,
+    given,
+    has,
+    if_there,
+    when,
+    with_clauses,
+)
 from supervisor.protocol.messages import Stage
 
 VerdictName = Annotated[Verdict, Field(strict=False)]
@@ -73,12 +83,25 @@ def _signal_name(value: str) -> str:
     return name
 
 
-SignalName = Annotated[str, AfterValidator(_signal_name)]
+_SIGNAL = {
+    "type": "string",
+    "enum": [
+        name
+        for name, number in signal.Signals.__members__.items()
+        if number.name not in _ENDS_NOTHING
+    ],
+    "errorMessage": "Give the name of a signal that ends a process, such as SIGKILL.",
+}
+SignalName = Annotated[str, AfterValidator(_signal_name), WithJsonSchema(_SIGNAL)]
 
 
 class Example(Section):
     """A log (or a part of one) and how its process ended, with the result that the rules must
     give."""
+
+    model_config = with_clauses(
+        at_least_one("text", "exit_code", "signal"), at_most_one("exit_code", "signal")
+    )
 
     text: Annotated[str | None, Field(min_length=1)] = None
     """The log, or a part of it."""
@@ -103,24 +126,59 @@ class Example(Section):
         return self
 
 
-ExampleOrText = Annotated[Example, BeforeValidator(_as_example), Also({"type": "string"})]
-Names = Annotated[list[str], BeforeValidator(_as_list), Also({"type": "string"})]
-ExitCodes = Annotated[list[ExitCode], BeforeValidator(_as_list), Also(_EXIT_CODE)]
-Stages = Annotated[list[StageName], BeforeValidator(_as_list), Also({"enum": [*Stage]})]
+_TYPE_NAME = {
+    "type": "string",
+    "pattern": r"^(?:[\w.*<>]|[^\x00-\x7f])+$",  # \w is only ASCII in an editor
+    "errorMessage": "Give the name of an exception type; `*` matches any text.",
+}
+ExampleOrText = Annotated[
+    Example, BeforeValidator(_as_example), AlternativeForm({"type": "string", "minLength": 1})
+]
+TypeNames = Annotated[
+    list[Annotated[str, WithJsonSchema(_TYPE_NAME)]],
+    BeforeValidator(_as_list),
+    AlternativeForm(_TYPE_NAME),
+]
+SignalNames = Annotated[
+    list[Annotated[str, WithJsonSchema(_SIGNAL)]],
+    BeforeValidator(_as_list),
+    AlternativeForm(_SIGNAL),
+]
+ExitCodes = Annotated[list[ExitCode], BeforeValidator(_as_list), AlternativeForm(_EXIT_CODE)]
+Stages = Annotated[list[StageName], BeforeValidator(_as_list), AlternativeForm({"enum": [*Stage]})]
 
 
 class RuleConfig(Section):
     """One of the user's own rules: its conditions, which must all match, and the verdict."""
 
+    model_config = with_clauses(
+        at_least_one("type", "regex", "exit_code", "signal", "stage"),
+        at_most_one("exit_code", "signal"),
+        when(
+            has("certain", {"type": "boolean"}),
+            if_there("verdict", {"const": "FATAL"}, "`certain` is only for verdict FATAL."),
+        ),
+        when(
+            has("transient", {"type": "boolean"}),
+            if_there(
+                "verdict", {"enum": ["RESTART", "POLICY"]}, "`transient` is not for verdict FATAL."
+            ),
+        ),
+        when(
+            given("remedy"),
+            if_there("verdict", {"const": "POLICY"}, "`remedy` is only for verdict POLICY."),
+        ),
+    )
+
     name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] = None
     """Name of the rule in messages. Default: own-1, own-2, ..."""
-    type: Names = Field(default_factory=list)
+    type: TypeNames = Field(default_factory=list)
     """Exception type, or a list of them; `*` matches any text."""
     regex: str | None = None
     """Regular expression that must match somewhere in the error or the output."""
     exit_code: ExitCodes = Field(default_factory=list)
     """Exit code, or a list of them."""
-    signal: Names = Field(default_factory=list)
+    signal: SignalNames = Field(default_factory=list)
     """Signal that ended the process, such as SIGKILL, or a list of them."""
     stage: Stages = Field(default_factory=list)
     """Stage in which the process ended, or a list of them."""

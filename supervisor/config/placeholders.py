@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 KNOWN = ("model_dir", "num_devices", "attempt", "resume_step", "per_device_batch", "params")
 """The placeholders of a command, in this order: the job's directory, the number of devices of this
@@ -11,6 +12,16 @@ attempt, the number of this attempt, the newest committed step (0: none), the sh
 of the global batch, and the file with the phase's resolved config."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([a-z_]+)\}")
+
+
+def make_schema(known: Sequence[str]) -> dict[str, Any]:
+    """Returns the JSON Schema of a text that has no placeholders but those of `known`."""
+    names = ", ".join(f"{{{name}}}" for name in known)
+    return {
+        "pattern": rf"^(?:\{{\{{|\}}\}}|\{{(?:{'|'.join(known)})\}}"
+        r"|(?!\{\{|\}\}|\{[a-z_]+\})[\s\S])*$",
+        "errorMessage": f"Unknown placeholder; known: {names}. Write {{{{ for a brace.",
+    }
 
 
 def names(text: str) -> tuple[str, ...]:

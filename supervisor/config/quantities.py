@@ -11,6 +11,7 @@ DURATION_SCHEMA: dict[str, Any] = {
     "type": "string",
     "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d)\s*$",
 }
+POSITIVE_DURATION_SCHEMA = {**DURATION_SCHEMA, "not": {"pattern": r"^[\s0.]*[a-z]"}}
 
 _PREFIXES = "KMGT"
 _BYTES = {

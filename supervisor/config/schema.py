@@ -19,9 +19,11 @@ from pydantic import (
     model_validator,
 )
 
-from supervisor.config.command import Command, words_needed
+from supervisor.config import placeholders
+from supervisor.config.command import TEMPLATE_FORM, Command, words_needed
 from supervisor.config.fields import (
-    Also,
+    LOCAL_PLACE_FORM,
+    PLACE_FORM,
     Bytes,
     Deadline,
     Seconds,
@@ -31,7 +33,17 @@ from supervisor.config.fields import (
     place,
 )
 from supervisor.config.own_rules import RuleConfig
-from supervisor.config.topology import parse_slice
+from supervisor.config.schema_clauses import (
+    AlternativeForm,
+    Keywords,
+    at_most_one,
+    exactly_one,
+    given,
+    if_there,
+    when,
+    with_clauses,
+)
+from supervisor.config.topology import PATTERN_OF_TYPES, parse_slice
 from supervisor.config.training.sections import (
     CheckpointSchedule,
     DeterminismConfig,
@@ -48,12 +60,25 @@ TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop", "
 """Keys of `trainer.init` that only our trainer reads."""
 
 
+_TYPE_FORM = Keywords(
+    {"pattern": PATTERN_OF_TYPES, "errorMessage": "Give a TPU type such as v5e-8, v4-16 or v5p-8."}
+)
+
+
 class Devices(Section):
     """The accelerators of the job."""
 
+    model_config = with_clauses(
+        when(
+            given("type"),
+            if_there("platform", {"const": "tpu"}, "`type` is only for platform tpu."),
+        ),
+        when(given("slices"), given("type", "`slices` needs a `type`, such as v5e-16.")),
+    )
+
     platform: Literal["cpu", "gpu", "tpu"]
     """Kind of accelerator; `cpu` devices are simulated."""
-    type: str | None = None
+    type: Annotated[str, _TYPE_FORM] | None = None
     """Accelerator type of a TPU slice, such as v5e-8."""
     slices: Annotated[int, Field(ge=1)] | None = None
     """Number of slices of this type."""
@@ -84,7 +109,16 @@ class Devices(Section):
 class Checkpoint(CheckpointSchedule):
     """Where checkpoints are, and how often our trainer saves one."""
 
-    directory: Annotated[str, Strict(), AfterValidator(place)] | None = None
+    directory: (
+        Annotated[
+            str,
+            Strict(),
+            AfterValidator(place),
+            PLACE_FORM,
+            Keywords(placeholders.make_schema(("model_dir",))),
+        ]
+        | None
+    ) = None
     """Directory or URI in which the program saves its checkpoints. Default:
     {model_dir}/checkpoints, with several phases {model_dir}/checkpoints/PHASE."""
 
@@ -143,7 +177,12 @@ class Autorestart(Section):
     restarts on it. The time doubles whenever the job has to shrink again soon after."""
     min_num_slices: Annotated[int, Field(ge=1)] | None = None
     """The smallest number of TPU slices to train on."""
-    ladder: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
+    ladder: (
+        Annotated[
+            list[Annotated[int, Field(ge=1)]], Field(min_length=1), Keywords({"uniqueItems": True})
+        ]
+        | None
+    ) = None
     """Numbers of devices to train on, in descending order. Default: all that are possible."""
     grace_period: Seconds = 25.0
     """Time between SIGTERM and SIGKILL."""
@@ -155,7 +194,9 @@ class Autorestart(Section):
     Default: built-in limits, which the job's own durations replace for TRAINING, EVALUATING and
     SAVING."""
     standby: Annotated[
-        Literal["off", "imports", "ready"] | None, BeforeValidator(_off), Also({"const": False})
+        Literal["off", "imports", "ready"] | None,
+        BeforeValidator(_off),
+        AlternativeForm({"const": False}),
     ] = None
     """Process that waits to become the next worker: `imports` has loaded its modules; `ready` (our
     trainer only) has also initialised the devices and compiled its steps; `off` is no process.
@@ -186,7 +227,11 @@ class CompileCacheConfig(Section):
     """Which compiled programs from the bucket the job may use: give at most one key. Compiled
     programs are native code."""
 
-    key_file: Annotated[str, Field(min_length=1), AfterValidator(local_place)] | None = None
+    model_config = with_clauses(at_most_one("key_file", "from_bucket"))
+
+    key_file: (
+        Annotated[str, Field(min_length=1), AfterValidator(local_place), LOCAL_PLACE_FORM] | None
+    ) = None
     """File with a key that is not in the bucket. The job signs its programs with it, and uses only
     programs that are signed with it."""
     from_bucket: bool = False
@@ -241,7 +286,7 @@ class Provision(Section):
 class Init(Section):
     """The settings of the job. The sections of our trainer are only for `fit`."""
 
-    model_dir: Annotated[str, Field(min_length=1), AfterValidator(place)]
+    model_dir: Annotated[str, Field(min_length=1), AfterValidator(place), PLACE_FORM]
     """Directory, or a URI such as gs://BUCKET/PATH, for all files of the job."""
     devices: Devices | None = None
     """Accelerators to train on. Default: all that the program finds."""
@@ -284,9 +329,26 @@ Unit = Annotated[str, Field(pattern=r"^(host)?\d{1,6}$")]
 Host = Annotated[str, Field(pattern=r"^host\d{1,6}$")]
 
 
+_KINDS_OF_FAULTS = ("signal", "exception", "exit_code", "hang", *SIMULATED)
+_SIGNAL_FORM = Keywords(
+    {
+        "enum": [*signal.Signals.__members__],
+        "errorMessage": "Give the name of a signal, such as SIGKILL.",
+    }
+)
+_EXCEPTION_FORM = Keywords(
+    {
+        "pattern": r"^(?:[A-Z][A-Za-z]+|[^\s.]+(?:[.][^\s.]+)+)$",
+        "errorMessage": "Give a built-in exception, or module.Name.",
+    }
+)
+
+
 class Fault(Section):
     """A drill (fault injection): a real fault, right after a step or at the beginning of a stage.
     Give exactly one kind of fault."""
+
+    model_config = with_clauses(exactly_one("step", "stage"), exactly_one(*_KINDS_OF_FAULTS))
 
     step: Annotated[int, Field(ge=1)] | None = None
     """Step after which the fault happens."""
@@ -294,9 +356,9 @@ class Fault(Section):
     """Stage at whose beginning the fault happens."""
     rank: Annotated[int, Field(ge=0)] = 0
     """Rank of the worker that has the fault."""
-    signal: str | None = None
+    signal: Annotated[str, _SIGNAL_FORM] | None = None
     """Signal that the worker sends itself, such as SIGKILL."""
-    exception: str | None = None
+    exception: Annotated[str, _EXCEPTION_FORM] | None = None
     """Exception that the worker raises: a built-in one, or module.Name."""
     message: str = "injected by a drill"
     """Text of the exception."""
@@ -321,10 +383,9 @@ class Fault(Section):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        kinds = ("signal", "exception", "exit_code", "hang", *SIMULATED)
-        given = [getattr(self, kind) for kind in kinds]
-        if sum(value is not None and value is not False for value in given) != 1:
-            raise ValueError(f"give exactly one of {', '.join(kinds)}")
+        values = [getattr(self, kind) for kind in _KINDS_OF_FAULTS]
+        if sum(value is not None and value is not False for value in values) != 1:
+            raise ValueError(f"give exactly one of {', '.join(_KINDS_OF_FAULTS)}")
         if self.signal is not None and self.signal not in signal.Signals.__members__:
             raise ValueError(f"{self.signal!r} is not a signal such as SIGKILL")
         if self.exception is not None and not _names_an_exception(self.exception):
@@ -358,7 +419,7 @@ class Phase(Section):
     fit: FitConfig | None = None
     """The data that our trainer trains on. Without `fit` give `command`."""
     command: Annotated[
-        Command | None, Also({"type": "array", "items": {"type": "string"}, "minItems": 1})
+        Command | None, AlternativeForm({"type": "array", "items": TEMPLATE_FORM, "minItems": 1})
     ] = None
     """Any program, in place of our trainer. A list is short for `{argv: ...}`."""
     faults: list[Fault] = Field(default_factory=list)

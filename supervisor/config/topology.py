@@ -87,6 +87,20 @@ class SliceShape:
 _OURS = {one.name_in_types: one.name for one in GENERATIONS.values()}
 
 
+def _pattern_of_types() -> str:
+    """Returns a regular expression that matches the types of all generations, and some more."""
+    even = "(?:[2468]|[1-9][0-9]{0,3}[02468])"  # twice the number of chips
+    names: dict[str, list[str]] = {"[1-9][0-9]{0,4}": [], even: []}
+    for one in GENERATIONS.values():
+        numbers = even if one.counted_per_chip == 2 else "[1-9][0-9]{0,4}"
+        names[numbers] += dict.fromkeys((one.name, one.name_in_types))
+    return "|".join(f"^(?:{'|'.join(each)})-{numbers}$" for numbers, each in names.items())
+
+
+PATTERN_OF_TYPES = _pattern_of_types()
+"""Matches what `parse_slice` accepts; whether a slice of this size exists, only that knows."""
+
+
 def parse_topology(name: str) -> SliceShape:
     """Returns the slice of a topology such as v5e:2x4 (8 chips).
 

@@ -32,6 +32,7 @@ _ESCAPES = r"; in double quotes a \ begins an escape, in 'single quotes' it stan
 _MAX_DIGITS = 18
 """The most digits of an integer. A longer one is a mistake, and the journal takes only integers
 that fit a float."""
+LARGEST_INTEGER = 10**_MAX_DIGITS - 1
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -43,9 +44,11 @@ class _CoreLoader(yaml.SafeLoader):
 
 def _integer(text: str) -> int:
     """Returns the integer `text`: `010` is ten, `0o10` is eight. ValueError: too many digits."""
-    if len(text) > _MAX_DIGITS:
-        raise ValueError("too many digits")
-    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+    if len(text) <= _MAX_DIGITS:
+        value = int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+        if value <= LARGEST_INTEGER:  # 0xffffffffffffffff is larger
+            return value
+    raise ValueError("too many digits")
 
 
 _SCALARS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {}

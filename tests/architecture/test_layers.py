@@ -261,7 +261,6 @@ ON_THEIR_OWN = {
     "supervisor/adapters/kernel/clock.py": "the one clock, where all others are told the time",
     "supervisor/bootstrap/buffering.py": "why the output comes line by line; nothing beside it is",
     "supervisor/cli/schema.py": "a verb, a file",
-    "supervisor/config/placeholders.py": "used by config, engines and preflight alike",
     "supervisor/core/allowance.py": "a value, of which three others are made",
     "supervisor/diagnosis/success.py": "a value, for config, diagnosis, core and engines alike",
 }

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 
-from supervisor.config.quantities import DURATION_SCHEMA, parse_duration
+from supervisor.config.quantities import POSITIVE_DURATION_SCHEMA, parse_duration
 
 END_OF_DOCUMENT = 256
 """The only token of our tokenizer that is no byte."""
@@ -44,7 +44,7 @@ Positive = Annotated[float, Field(gt=0)]
 Interval = Annotated[
     int | str,
     BeforeValidator(_steps_or_duration),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, DURATION_SCHEMA]}),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, POSITIVE_DURATION_SCHEMA]}),
 ]
 """A number of steps, or a duration such as 5m."""
 Paths = Annotated[
