@@ -95,11 +95,12 @@ def some_failed(exits: tuple[WorkerExit, ...], state: JobState, policy: RestartP
     return any(ended.code != success.exit_code for ended in exits)
 
 
-def told_ends(exits: tuple[WorkerExit, ...]) -> str:
-    """Returns a sentence about how the workers ended."""
-    if len(exits) == 1:
+def told_ends(workers: Workers) -> str:
+    """Returns a sentence about how the workers ended that have."""
+    exits = workers.exits
+    if workers.world_size == 1:
         return f"the worker ended: {exits[0]}"
-    return "the workers ended: " + ", ".join(f"rank {ended.rank} {ended}" for ended in exits)
+    return "these workers ended: " + ", ".join(f"rank {ended.rank} {ended}" for ended in exits)
 
 
 def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> StepResult:

@@ -176,7 +176,7 @@ def _why_killed(
         case Lingering(workers=workers):
             return _why_lingering_ends(state, workers, policy)
         case Stopping(workers=workers):
-            return told_ends(workers.exits)
+            return told_ends(workers)
 
 
 def _why_lingering_ends(state: JobState, workers: Workers, policy: RestartPolicy) -> str:

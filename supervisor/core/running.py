@@ -108,7 +108,7 @@ def workers_observed(state: JobState, event: WorkersObserved, policy: RestartPol
             group = replace(group, workers=replace(workers, survivors=event.survivors))
             if event.survivors:
                 return replace(state, doing=group), ()
-            return kill(state, group, event.at, told_ends(workers.exits), policy)
+            return kill(state, group, event.at, told_ends(workers), policy)
         case Running() | Stopping() as group:
             state, more = _ends_observed(state, group, event, policy)
             is_over = isinstance(
@@ -145,7 +145,7 @@ def _survive(
     """Every worker has ended: give the survivors time, or kill the group if there are none."""
     workers = group.workers
     if not workers.survivors:
-        return kill(state, group, at, told_ends(workers.exits), policy)
+        return kill(state, group, at, told_ends(workers), policy)
     if isinstance(group, Stopping) and state.ends_group:
         return replace(state, doing=Lingering(workers, group.cause, group.deadline)), ()
     if ended_well(state, workers, policy):
@@ -158,7 +158,7 @@ def _survive(
         earlier = group.deadline if isinstance(group, Stopping) else inf
         lingering = Lingering(workers, WorkerEnded(), earlier)
         return signal(state, lingering, reason, at, policy, WorkerEnded())
-    return kill(state, group, at, told_ends(workers.exits), policy)
+    return kill(state, group, at, told_ends(workers), policy)
 
 
 def _by_sigterm(ended: WorkerExit) -> bool:

@@ -91,7 +91,7 @@ def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[
 def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) -> Iterator[Line]:
     """Yields the line that a running group gets a signal, is killed, or dumps its stacks.
 
-    A kill has a line only if no worker's exit is known yet, or if survivors linger.
+    A kill has a line only if there is anybody to kill, or if no worker's exit is known yet.
     """
     match order:
         case DumpStacks(attempt, reason):
@@ -112,7 +112,8 @@ def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) 
             workers = group.live_pids if group is not None and not group.abandoned else ()
             if survivors or workers or not exits:
                 named = f"; still there: {told_survivors(survivors)}" if survivors else ""
-                text = f"killing what is left of it: {reason}{named}"
+                whom = f" (pid {', '.join(map(str, workers))})" if workers else ""
+                text = f"killing what is left of it{whom}: {reason}{named}"
                 pids = [*workers, *(each.pid for each in survivors)]
                 yield of_attempt(
                     "workers-killed", attempt, text, "warning", pids=pids, reason=reason

@@ -425,7 +425,7 @@ def test_why_a_group_is_killed() -> None:
     history.waits()
     history.runs(workers=3)
     history.ends(WorkerExit(2, code=1), WorkerExit(0, code=0))
-    told = "the workers ended: rank 2 exit code 1, rank 0 exit code 0"
+    told = "these workers ended: rank 2 exit code 1, rank 0 exit code 0"
     assert reason(history.waits()) == told
     history.gone()
     history.waits()
