@@ -22,7 +22,7 @@ from supervisor.history.record import (
     Snapshot,
     line_of_snapshot,
 )
-from supervisor.history.salvage import Salvage, highest_attempt_told, salvage
+from supervisor.history.salvage import UsablePart, find_usable_part, highest_attempt_told
 from supervisor.history.writer import writer
 from supervisor.ports import Storage
 
@@ -69,7 +69,7 @@ def repair(
         except DamagedJournalError:
             return b""
 
-    found = salvage(data or b"", segments_of(storage), read, wall) or Salvage()
+    found = find_usable_part(data or b"", segments_of(storage), read, wall) or UsablePart()
     kept = f"{DAMAGED}{checksum(data)}.jsonl" if data else None
     done = f"{why}. {_summary_text(data or b'', found)}"
     if kept:
@@ -114,7 +114,7 @@ def highest_attempt(storage: Storage, since: str = "") -> int:
     return max((number for number in numbers if number <= _MAX_ATTEMPT), default=0)
 
 
-def _summary_text(data: bytes, found: Salvage) -> str:
+def _summary_text(data: bytes, found: UsablePart) -> str:
     """Returns from which record the job goes on and how many lines are lost, for people."""
     lost = data.count(b"\n") + (data[-1:] not in b"\n") - found.taken
     if not found.lines:
@@ -125,7 +125,7 @@ def _summary_text(data: bytes, found: Salvage) -> str:
     return f"{goes_on}; {after} ignored" if lost else goes_on
 
 
-def _archive(storage: Storage, found: Salvage) -> str | None:
+def _archive(storage: Storage, found: UsablePart) -> str | None:
     """Write the usable lines as archived segments; returns the name of the newest segment, None if
     no line is usable."""
     if not found.lines:
@@ -138,7 +138,7 @@ def _archive(storage: Storage, found: Salvage) -> str | None:
 
 
 def _snapshot(
-    found: Salvage, wall: datetime, attempt: int, archived: str | None, done: str
+    found: UsablePart, wall: datetime, attempt: int, archived: str | None, done: str
 ) -> Snapshot:
     history = found.history
     state = history.state.durable()

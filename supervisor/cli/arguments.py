@@ -18,11 +18,11 @@ from supervisor.protocol.location import Uri
 _Parsed = TypeVar("_Parsed")
 
 
-_ELSEWHERE = {
-    "--aot": "what compiles for a TPU that is not there is `supervise validate --aot v5e:2x4 "
-    "trainer.yaml`",
-    "doctor": "what checks the accelerators of this machine is `python -m deploy.acceptance`, in a "
-    "checkout; what checks a config before it runs is `supervise validate trainer.yaml`",
+_HINTS = {
+    "--aot": "to compile for a TPU that this machine does not have, use `supervise validate --aot "
+    "v5e:2x4 trainer.yaml`",
+    "doctor": "to check the accelerators of this machine, use `python -m deploy.acceptance` in a "
+    "checkout; to check a config before it runs, use `supervise validate trainer.yaml`",
 }
 """Words that people try on a verb that does not know them, and the hint where to look."""
 
@@ -33,8 +33,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print how the verb is used and what is wrong, and exit with 64."""
         self.print_usage(sys.stderr)
-        meant = (word for word in _ELSEWHERE if re.search(rf"(?<![\w-]){word}(?!\w)", message))
-        message = "; ".join([message, *(_ELSEWHERE[word] for word in meant)])
+        meant = (word for word in _HINTS if re.search(rf"(?<![\w-]){word}(?!\w)", message))
+        message = "; ".join([message, *(_HINTS[word] for word in meant)])
         text = without_secrets(Redactor(os.environ).text(message))
         self.exit(ExitCode.USAGE, f"{self.prog}: {text}\n")
 
@@ -68,14 +68,14 @@ def add_explaining(parser: Parser) -> None:
 
 def add_model_dir(parser: Parser) -> None:
     """Add the model_dir of a job: a folder, or a place in a bucket."""
-    parser.add_argument("model_dir", type=word(_place), metavar="MODEL_DIR")
+    parser.add_argument("model_dir", type=with_own_message(_place), metavar="MODEL_DIR")
 
 
 def _place(text: str) -> Path | Uri:
     return Uri.parse(text) or Path(text)
 
 
-def word(parse: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:
+def with_own_message(parse: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:
     """Returns `parse` for argparse, which then prints the text of a ValueError that `parse` raises.
 
     By itself, argparse would print a text of its own.

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from supervisor.adapters.stores.log_input import STDIN, digest_of, is_log
-from supervisor.cli.arguments import Commands, add_explaining, word
-from supervisor.cli.explained import OwnRules, explained, explained_body, own_rules_of
+from supervisor.cli.arguments import Commands, add_explaining, with_own_message
+from supervisor.cli.explained import OwnRules, explanation_body, explanation_lines, own_rules_of
 from supervisor.diagnosis.doubt import doubt
 from supervisor.diagnosis.explanation import explain
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
@@ -32,7 +32,10 @@ from supervisor.protocol.messages import Stage
 NO_INPUT = 66
 """The exit code of sysexits.h for an input that is missing or cannot be read."""
 
-_HINT = "; give the path of a log (LOG:70 and LOG:SIGABRT also say how it ended), or - for stdin"
+_HINT = (
+    "; give the path of a log (LOG:70 and LOG:SIGABRT also give the exit code or signal), or - for "
+    "stdin"
+)
 _NEVER_REACHED = Success(step=sys.maxsize)
 """A success that no log shows: without an exit code, a person asks about a failure."""
 STAGES = {
@@ -65,17 +68,30 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("classify", help="judge the failure whose logs are given")
     ended = parser.add_mutually_exclusive_group()
     ended.add_argument(
-        "--exit-code", type=word(parse_code), metavar="N", help="with which it ended"
+        "--exit-code",
+        type=with_own_message(parse_code),
+        metavar="N",
+        help="the exit code of the program",
     )
-    ended.add_argument("--signal", type=word(parse_signal), metavar="NAME", help="that ended it")
-    parser.add_argument("--stage", type=word(parse_stage), metavar="S", help="in which it ended")
+    ended.add_argument(
+        "--signal",
+        type=with_own_message(parse_signal),
+        metavar="NAME",
+        help="the signal that killed it",
+    )
+    parser.add_argument(
+        "--stage",
+        type=with_own_message(parse_stage),
+        metavar="S",
+        help="the stage in which it failed",
+    )
     parser.add_argument(
         "logs",
         nargs="+",
         metavar="LOG",
-        type=word(parse_log),
-        help="one for each rank; - is standard input; LOG:70 and LOG:SIGABRT also say how it "
-        "ended (a file whose name ends so is taken as the file)",
+        type=with_own_message(parse_log),
+        help="a log file for each rank; - is standard input; LOG:70 and LOG:SIGABRT also give the "
+        "exit code or signal of the rank (if a file has that whole name, it is read)",
     )
     parser.add_argument(
         "--explain",
@@ -197,7 +213,7 @@ def classify(
         ended = WorkerExit(rank, code=own_code, signal=own_signal)
         ranks.append(RankEvidence(ended, output=output, stage=stage))
 
-    def told(text: str) -> None:
+    def warn(text: str) -> None:
         print(redact(f"supervise: WARNING: {text}"), file=sys.stderr)
 
     evidence = Evidence(tuple(ranks))
@@ -205,21 +221,21 @@ def classify(
     success = Success() if says_code else _NEVER_REACHED
     rules = (*own.rules, *RULES)
     if with_explanation:
-        found = in_time(lambda rules: explain(evidence, success, rules, redact), rules, told)
+        found = in_time(lambda rules: explain(evidence, success, rules, redact), rules, warn)
         failure = found.failure if found is not None else None
     else:
-        found, failure = None, judge_in_time(evidence, success, rules, told, redact)
+        found, failure = None, judge_in_time(evidence, success, rules, warn, redact)
     body: dict[str, object]
     lines: Iterable[str]
     if failure is not None:
-        body, lines = _body(failure), _told(failure, logs, evidence, redact)
+        body, lines = _body(failure), _verdict_lines(failure, logs, evidence, redact)
         if found is not None:
-            body["explanation"] = explained_body(found, own)
-            lines = (*lines, *explained(found, logs, own))
+            body["explanation"] = explanation_body(found, own)
+            lines = (*lines, *explanation_lines(found, logs, own))
     else:
         doubtful = doubt(evidence)
         body = {"verdict": "SUCCESS", "cause": "exit code 0", "output_ends_in": doubtful}
-        lines = _told_success(doubtful)
+        lines = _success_lines(doubtful)
     if as_json:
         body = {name: redact(v) if isinstance(v, str) else v for name, v in body.items()}
         print(json.dumps(body, ensure_ascii=False), flush=True)
@@ -228,7 +244,7 @@ def classify(
     return 0
 
 
-def _told_success(doubtful: str | None) -> Iterator[str]:
+def _success_lines(doubtful: str | None) -> Iterator[str]:
     yield "what happened: nothing failed: exit code 0"
     yield (
         "verdict:       SUCCESS, unless the config declares `command.success` (a step, pattern or "
@@ -256,7 +272,7 @@ def _body(failure: Failure) -> dict[str, object]:
     }
 
 
-def _told(
+def _verdict_lines(
     failure: Failure, logs: Sequence[str], evidence: Evidence, redact: Callable[[str], str]
 ) -> Iterator[str]:
     """Yields lines that say what happened, the verdict and its reason, and what to do."""
@@ -265,7 +281,7 @@ def _told(
     yield f"what happened: {failure.cause}{where}"
     rank = evidence.ranks[failure.rank]
     if failure.root_cause == str(rank.exit):
-        yield from _told_end(rank, redact)
+        yield from _end_lines(rank, redact)
     else:
         yield f"    {failure.root_cause}"
     if failure.where:
@@ -287,12 +303,15 @@ def _comparison(failure: Failure) -> str:
     return "not compared: it may come again and still pass"
 
 
-def _told_end(rank: RankEvidence, redact: Callable[[str], str]) -> Iterator[str]:
+def _end_lines(rank: RankEvidence, redact: Callable[[str], str]) -> Iterator[str]:
     """Yields how a process without a known error ended, and the last line of its log."""
     if rank.exit.code is None and rank.exit.signal is None:
-        yield "    no rule knows an error in it: say how it ended (--exit-code N, --signal NAME)"
+        yield (
+            "    no rule matches an error in this log: give the exit code (--exit-code N) or the "
+            "signal (--signal NAME)"
+        )
     else:
-        yield f"    {rank.exit}; no rule knows an error in it"
+        yield f"    {rank.exit}; no rule matches an error in this log"
     if last := last_lines(clean_lines(rank.output)):
         yield f"    the log ends with: {one_line(redact(last.members[-1].line))}"
 

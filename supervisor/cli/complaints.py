@@ -25,6 +25,6 @@ def complain_of_all(code: int, lines: Iterable[str]) -> int:
     return int(code)
 
 
-def terminated(number: int, frame: FrameType | None) -> NoReturn:
+def exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
     """Handle a signal that comes before anything was started: exit with 75, and say why."""
     sys.exit(complain(ExitCode.DRAINED, "stopped by SIGTERM or SIGHUP before anything was started"))

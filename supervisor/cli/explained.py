@@ -18,7 +18,7 @@ from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.rules import Rule
 from supervisor.prepare import config_rules, places_of_rules
 
-_MOST_TOLD = 10
+_MAX_SHOWN = 10
 _AT_RULES = ("trainer:", "  init:", "    autorestart:", "      rules:")
 
 
@@ -47,23 +47,25 @@ def own_rules_of(config: Path | None) -> OwnRules:
     return OwnRules(config_rules(job.phases[0]), places_of_rules(job, 0))
 
 
-def explained(explanation: Explanation, logs: Sequence[str], own: OwnRules) -> Iterator[str]:
+def explanation_lines(
+    explanation: Explanation, logs: Sequence[str], own: OwnRules
+) -> Iterator[str]:
     """Yields the explanation as lines for people."""
     yield ""
     yield "errors found, the root cause first:"
-    for number, error in enumerate(explanation.errors[:_MOST_TOLD], 1):
-        yield from _told(number, error, logs, own)
+    for number, error in enumerate(explanation.errors[:_MAX_SHOWN], 1):
+        yield from _error_lines(number, error, logs, own)
     yield from _more(len(explanation.errors) + explanation.more, "errors")
-    for passed in explanation.passed[:_MOST_TOLD]:
-        yield f"not counted: {_whose(passed.rank, logs)}{passed.line}"
+    for passed in explanation.passed[:_MAX_SHOWN]:
+        yield f"not counted: {_rank_prefix(passed.rank, logs)}{passed.line}"
         yield f"     because {passed.why}"
     yield from _more(len(explanation.passed), "lines that do not count")
     yield ""
-    yield from _told_change(explanation, own)
+    yield from _change_lines(explanation, own)
 
 
-def _told(number: int, error: Weighed, logs: Sequence[str], own: OwnRules) -> Iterator[str]:
-    yield f"{number:>3}. {_whose(error.rank, logs)}{error.line}"
+def _error_lines(number: int, error: Weighed, logs: Sequence[str], own: OwnRules) -> Iterator[str]:
+    yield f"{number:>3}. {_rank_prefix(error.rank, logs)}{error.line}"
     known = [
         f"at {error.where}" if error.where else "",
         f"raised by {error.speaker}" if error.speaker else "",
@@ -83,13 +85,13 @@ def _told(number: int, error: Weighed, logs: Sequence[str], own: OwnRules) -> It
         yield f"     {mark} {match.rule.name.ljust(width)}  {kind.ljust(14)}  {on}{other}{where}"
 
 
-def _whose(rank: int, logs: Sequence[str]) -> str:
+def _rank_prefix(rank: int, logs: Sequence[str]) -> str:
     return f"rank {rank} ({logs[rank]}): " if len(logs) > 1 else ""
 
 
 def _more(count: int, what: str) -> Iterator[str]:
-    if count > _MOST_TOLD:
-        yield f"     ... and {count - _MOST_TOLD} more {what} (--json has the first hundred)"
+    if count > _MAX_SHOWN:
+        yield f"     ... and {count - _MAX_SHOWN} more {what} (--json has the first hundred)"
 
 
 def verdict_of(rule: Rule) -> str:
@@ -99,29 +101,30 @@ def verdict_of(rule: Rule) -> str:
     return "FATAL, certain" if rule.certain else "FATAL, a guess"
 
 
-def _told_change(explanation: Explanation, own: OwnRules) -> Iterator[str]:
+def _change_lines(explanation: Explanation, own: OwnRules) -> Iterator[str]:
     place = own.place(explanation.errors[0].matches[0].rule)
     if place is not None:
         yield f"you do not agree? Your own rule decided; change it: {place}"
     elif not explanation.changes:
         yield (
-            "you do not agree? A rule of yours can match how it ended (say it by --exit-code or "
-            "--signal), and then counts only where no rank's error does: match those listed above"
+            "you do not agree? A rule of your own can match the exit code or the signal "
+            "(--exit-code, --signal), but only if no rule matches an error of a rank; so match the "
+            "errors listed above instead"
         )
     else:
         first, *others = explanation.changes
         yield (
-            f"you do not agree? This in your config makes it {_made(first)} (your rules come "
-            "before ours; `--config trainer.yaml` tries it):"
+            f"you do not agree? This in your config makes it {_verdict_text(first)} (your rules "
+            "come before ours; `--config trainer.yaml` tries it):"
         )
         yield from _AT_RULES
         yield f"      - {as_yaml(first)}"
         for other in others:
-            yield f"      # or, in place of that, {_made(other)}:"
+            yield f"      # or, in place of that, {_verdict_text(other)}:"
             yield f"      # - {as_yaml(other)}"
 
 
-def _made(change: dict[str, Any]) -> str:
+def _verdict_text(change: dict[str, Any]) -> str:
     """Returns the verdict that the rule `change` gives, in words."""
     if "certain" not in change:
         return str(change["verdict"])
@@ -138,7 +141,7 @@ def as_yaml(rule: dict[str, Any]) -> str:
     return text.strip()
 
 
-def explained_body(explanation: Explanation, own: OwnRules) -> dict[str, Any]:
+def explanation_body(explanation: Explanation, own: OwnRules) -> dict[str, Any]:
     """Returns the explanation as JSON, for programs."""
     return {
         "errors": [_error_body(error, own) for error in explanation.errors],

@@ -55,7 +55,7 @@ class JobView:
     """Writes the request to take units out of quarantine; no units: all of them."""
 
 
-def exit_code_of(show: Callable[[], None], place: Path | Uri) -> int:
+def run_and_report(show: Callable[[], None], place: Path | Uri) -> int:
     """Call `show`, which reads the job in `place`; returns the exit code.
 
     If `show` raises an error, print it.

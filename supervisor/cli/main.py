@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from supervisor.adapters.telling.printing import UnprintableError, printing
 from supervisor.adapters.telling.tracebacks import redact_tracebacks
 from supervisor.cli.arguments import Commands, Parser
-from supervisor.cli.complaints import complain, complain_of_all, terminated
+from supervisor.cli.complaints import complain, complain_of_all, exit_on_signal
 from supervisor.config.problems import ConfigError
 from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.redaction import Redactor
@@ -77,7 +77,7 @@ def _main(argv: Sequence[str], exclusion: Exclusion | None) -> int:
     verbs = load(argv)
     options = _parser(verbs).parse_args(argv, Namespace(exclusion=exclusion))
     redact_tracebacks(Redactor(os.environ).text)
-    signal.signal(signal.SIGTERM, terminated)  # until the job has a handler of its own
+    signal.signal(signal.SIGTERM, exit_on_signal)  # until the job has a handler of its own
     try:
         return verbs[options.command].run(options)
     except ConfigError as error:

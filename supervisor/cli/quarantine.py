@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.cli.arguments import Commands, Parser, add_model_dir
-from supervisor.cli.job_view import exit_code_of, print_line, quarantined, view
+from supervisor.cli.job_view import print_line, quarantined, run_and_report, view
 from supervisor.protocol.location import Uri
 
 
@@ -18,7 +18,12 @@ def add_parser(commands: Commands) -> None:
     add_model_dir(actions.add_parser("list", help="tell which, why and for how long"))
     clear = actions.add_parser("clear", help="have them used again")
     add_model_dir(clear)
-    clear.add_argument("units", nargs="*", metavar="UNIT", help="its id; none: all of them")
+    clear.add_argument(
+        "units",
+        nargs="*",
+        metavar="UNIT",
+        help="the id of a device or host; without any, all are cleared",
+    )
 
 
 def run(options: Namespace) -> int:
@@ -27,7 +32,7 @@ def run(options: Namespace) -> int:
         action = partial(show_quarantine, options.model_dir)
     else:
         action = partial(clear_quarantine, options.model_dir, tuple(options.units))
-    return exit_code_of(action, options.model_dir)
+    return run_and_report(action, options.model_dir)
 
 
 def show_quarantine(place: Path | Uri) -> None:
@@ -58,5 +63,6 @@ def clear_quarantine(place: Path | Uri, units: tuple[str, ...]) -> None:
             raise ValueError(f"{each!r} is not in quarantine; in quarantine: {there}")
     job.request_clear(units)
     owner = job.owner
-    who = f"{owner} does it within a minute" if owner else "the next supervisor does it first"
-    print(f"asked to clear {', '.join(units) or 'all'}: {who}")
+    who = owner or "the next supervisor"
+    when = "within a minute" if owner else "when it starts"
+    print(f"asked to clear {', '.join(units) or 'all'}: {who} will do it {when}")

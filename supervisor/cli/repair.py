@@ -34,7 +34,7 @@ from supervisor.adapters.stores.lock import LockHeldError
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.complaints import complain
-from supervisor.cli.job_view import NoJobError, exit_code_of, print_line
+from supervisor.cli.job_view import NoJobError, print_line, run_and_report
 from supervisor.core.exit_codes import ExitCode
 from supervisor.files.attempts import ATTEMPTS_FOLDER, attempt_of, is_phase_folder
 from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL, SUFFIX, TORN, Segment
@@ -44,11 +44,11 @@ from supervisor.model_dir_ownership import Exclusion, keep_supervisors_out
 from supervisor.ports import MAX_OBJECT, Objects, Storage
 from supervisor.protocol.location import Uri
 from supervisor.repair import highest_attempt
-from supervisor.repair import repair as repaired
+from supervisor.repair import repair as repair_journal
 
 _LEASE_BOUND = 10.0
 """Time limit in seconds for a request about the lease."""
-_AGAIN = "it may have written files, and nothing is lost; run the same command again"
+_AGAIN = "it may have written some files, but no data is lost; run the same command again"
 
 
 def add_parser(commands: Commands) -> None:
@@ -63,10 +63,10 @@ def run(options: Namespace) -> int:
     """Repair the journal; returns the exit code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _stopped)
+            signal.signal(number, _exit_on_signal)
     try:
-        act = partial(repair, options.model_dir, options.exclusion)
-        return exit_code_of(act, options.model_dir)
+        act = partial(repair_job, options.model_dir, options.exclusion)
+        return run_and_report(act, options.model_dir)
     except (LockHeldError, LeaseHeldError, LeaseTakenError) as error:
         return complain(ExitCode.OWNED, str(error))
     except LeaseExpiredError as error:
@@ -75,12 +75,12 @@ def run(options: Namespace) -> int:
         return complain(ExitCode.STOPPED, f"interrupted during the repair: {_AGAIN}")
 
 
-def _stopped(number: int, frame: FrameType | None) -> NoReturn:
+def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
     """Handle a signal: exit. The lock or the lease is given up on the way out."""
     sys.exit(complain(ExitCode.DRAINED, f"told to stop during the repair: {_AGAIN}"))
 
 
-def repair(place: Path | Uri, exclusion: Exclusion | None = None) -> None:
+def repair_job(place: Path | Uri, exclusion: Exclusion | None = None) -> None:
     """Repair the journal of the job in `place`, its model_dir, and print what was done.
 
     Raises:
@@ -100,10 +100,10 @@ def _in_folder(place: Path, exclusion: Exclusion | None) -> str | None:
         raise NoJobError(f"{place} is no folder: give the job's model_dir")
     files = LocalStorage(place)
     if not any(name in (JOURNAL, ARCHIVE) or is_phase_folder(name) for name in files.names("")):
-        raise NoJobError(f"{place} holds no job: nothing of one is there")
+        raise NoJobError(f"{place} holds no job: it has no journal and no folder of a phase")
     means = exclusion or Exclusion.needed_by(place, in_bucket=False)
     with keep_supervisors_out(place, means, lambda text: print(text, file=sys.stderr)) as check:
-        return repaired(files, datetime.now(UTC), highest_attempt(files), check)
+        return repair_journal(files, datetime.now(UTC), highest_attempt(files), check)
 
 
 def _in_bucket(place: Uri) -> str | None:
@@ -115,7 +115,7 @@ def _in_bucket(place: Uri) -> str | None:
         folder = Path(name)
         there = _copied(objects, folder)
         files = LocalStorage(folder)
-        done = repaired(files, datetime.now(UTC), highest_attempt(files), lease.check)
+        done = repair_journal(files, datetime.now(UTC), highest_attempt(files), lease.check)
         if done is not None:
             lease.check()
             _write(objects, files, there, max(lease.epoch, epoch_after(objects)))

@@ -128,15 +128,21 @@ def _conditions(rule: Rule) -> dict[str, tuple[object, ...]]:
 def _notes(rule: Rule) -> Iterator[str]:
     """Yields what else a person should know about the rule."""
     if rule.alone:
-        yield "only about an error that came of no other"
+        yield "only for an error without a cause or context"
     if rule.victim:
-        yield "what others suffer when one fails: never the root cause beside another error"
+        yield (
+            "other ranks get this error when one rank fails: it is never the root cause if there "
+            "is another error"
+        )
     if rule.culprit:
-        yield "such an end alone is the root cause of what other ranks suffer"
+        yield (
+            "such an exit is the root cause of the errors of other ranks, even without an error "
+            "text"
+        )
     if rule.hardware:
-        yield "the devices are looked at before the next attempt"
+        yield "the devices are probed before the next attempt"
     if rule.per_rung:
-        yield "on a smaller rung it strikes that rung instead"
+        yield "on a smaller rung it disables that rung and does not end the job"
 
 
 def _body(number: int, rule: Rule, own: OwnRules) -> dict[str, object]:

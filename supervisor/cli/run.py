@@ -11,7 +11,7 @@ from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseHeldError, 
 from supervisor.adapters.stores.lock import LockHeldError
 from supervisor.adapters.telling.tracebacks import redact_tracebacks
 from supervisor.cli.arguments import Commands, add_config
-from supervisor.cli.complaints import complain, terminated
+from supervisor.cli.complaints import complain, exit_on_signal
 from supervisor.core.exit_codes import ExitCode
 from supervisor.guard_keeper import GuardStartError
 from supervisor.host.unkillable import UnkillableError
@@ -20,9 +20,9 @@ from supervisor.model_dir_ownership import JobGoneError, ModelDirError
 from supervisor.prepare import prepare
 from supervisor.secret_variables import UnavailableSecretError, with_secrets
 
-_GONE = (
-    "the same command begins a new job now: move model_dir, with its journal, back first, or set "
-    "model_dir to where it is now"
+_BEFORE_RUNNING_AGAIN = (
+    "the same command would begin a new job now: first move model_dir, with its journal, back, or "
+    "set model_dir to its new place"
 )
 
 
@@ -40,7 +40,7 @@ def add_parser(commands: Commands) -> None:
         "--log-format",
         choices=("text", "json"),
         default="text",
-        help="form of our lines on standard output where it is no terminal",
+        help="the format of the log on standard output, if that is not a terminal",
     )
 
 
@@ -49,7 +49,7 @@ def run(options: Namespace) -> int:
     prepared = prepare(options.config, options.set)
     redact_tracebacks(prepared.redactor(os.environ).text)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, terminated)
+        signal.signal(signal.SIGHUP, exit_on_signal)
     try:
         prepared = with_secrets(prepared)
     except UnavailableSecretError as error:
@@ -64,7 +64,7 @@ def run(options: Namespace) -> int:
     except GuardStartError as error:
         code = complain(ExitCode.INVALID_CONFIG, redactor.text(str(error)))
     except JobGoneError as error:
-        code = complain(ExitCode.CANNOT_WRITE, redactor.text(f"{error}; {_GONE}"))
+        code = complain(ExitCode.CANNOT_WRITE, redactor.text(f"{error}; {_BEFORE_RUNNING_AGAIN}"))
     except DamagedJournalError as error:
         text = redactor.text(error.told(prepared.job.place))
         code = complain(ExitCode.INVALID_CONFIG, text)

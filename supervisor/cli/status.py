@@ -9,7 +9,7 @@ from pathlib import Path
 
 from supervisor.adapters.stores.journal import History
 from supervisor.cli.arguments import Commands, add_model_dir
-from supervisor.cli.job_view import exit_code_of, print_line, quarantined, view
+from supervisor.cli.job_view import print_line, quarantined, run_and_report, view
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
 from supervisor.narrative.device_text import lost, unit
@@ -32,7 +32,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Print where the job stands; returns the exit code."""
-    return exit_code_of(partial(show_status, options.model_dir), options.model_dir)
+    return run_and_report(partial(show_status, options.model_dir), options.model_dir)
 
 
 def show_status(place: Path | Uri) -> None:
@@ -61,7 +61,11 @@ def show_status(place: Path | Uri) -> None:
         again = f"{state.livelock.times} times, each time after a new checkpoint"
         print_line(f"progress livelock: the same failure came {again}: {state.livelock.failure}")
     phase = policy.phases[state.phase]
-    for line in (*_rung(state, phase), *_lost(job.history, phase), *quarantined(state, phase)):
+    for line in (
+        *_rung(state, phase),
+        *_missing_units(job.history, phase),
+        *quarantined(state, phase),
+    ):
         print_line(line)
 
 
@@ -85,7 +89,7 @@ def _last_end(history: History, state: JobState) -> Iterator[str]:
         yield f"verdict {failure.verdict}{certainty(failure)}{grounds}"
 
 
-def _lost(history: History, phase: PhasePolicy) -> Iterator[str]:
+def _missing_units(history: History, phase: PhasePolicy) -> Iterator[str]:
     for name, why in lost(history.transitions, history.state, phase).items():
         yield f"not seen by the last probe: {unit(phase)} {name}: {why}"
 

@@ -14,7 +14,7 @@ import yaml
 
 from supervisor.adapters.processes import ahead_of_time
 from supervisor.adapters.processes.ahead_of_time import CompileAheadError
-from supervisor.cli.arguments import Commands, add_config, word
+from supervisor.cli.arguments import Commands, add_config, with_own_message
 from supervisor.cli.complaints import complain
 from supervisor.config.feasible_rungs import FeasibleRungs, RungLayout
 from supervisor.config.plan import PhasePlan
@@ -30,7 +30,7 @@ from supervisor.secret_variables import with_env_files
 _MAX_PROBLEM = 400
 """Characters of a compiler's message that are printed."""
 
-_PATIENCE = 6.0
+_BUCKET_TIMEOUT = 6.0
 """Seconds that a bucket gets to answer. `run` waits longer; here a person waits."""
 
 
@@ -40,7 +40,7 @@ def add_parser(commands: Commands) -> None:
     add_config(parser)
     parser.add_argument(
         "--aot",
-        type=word(parse_topology),
+        type=with_own_message(parse_topology),
         metavar="TOPOLOGY",
         help="also compile for each rung of a TPU slice that is not there, such as v5e:2x4",
     )
@@ -67,7 +67,7 @@ def _validate_here(prepared: Prepared) -> int:
     """Make the checks that `run` makes on this machine before it starts anything, and print the
     config; returns the exit code."""
     try:
-        check(prepared, _PATIENCE)
+        check(prepared, _BUCKET_TIMEOUT)
     except ModelDirError as error:
         code = complain(ExitCode.CANNOT_WRITE, prepared.redactor(os.environ).text(str(error)))
         return prepared.job.exit_codes.get(code, code)
@@ -100,7 +100,7 @@ def compile_ahead(prepared: Prepared, whole: SliceShape) -> bool:
     for plan, ladder in zip(prepared.plans, prepared.ladders, strict=True):
         print(f"# phase {plan.name}, compiled for {whole.type} without running it:", flush=True)
         if plan.is_command:
-            print("#   nothing: what a command compiles is not known")
+            print("#   nothing: supervise cannot know what a command compiles")
             continue
         parts = [SliceShape(whole.generation, rung.num_devices) for rung in ladder.rungs]
         answers = ahead_of_time.compile_ahead(plan.params, [part.described() for part in parts])

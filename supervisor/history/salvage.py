@@ -30,7 +30,7 @@ from supervisor.history.writer import writer
 
 
 @dataclass(frozen=True, slots=True)
-class Salvage:
+class UsablePart:
     """The usable part of a journal."""
 
     history: History = field(default_factory=History)
@@ -42,23 +42,23 @@ class Salvage:
     """The content of segments that must be written again, by name."""
 
 
-def salvage(
+def find_usable_part(
     data: bytes, segments: Sequence[str], read: Callable[[str], bytes], wall: datetime
-) -> Salvage | None:
+) -> UsablePart | None:
     """Returns the usable part of the journal `data`, or else of its `segments`; None: there is
     none.
 
     `segments` are names, oldest first; `read` reads one.
     """
-    history, lines = _as_far_as_sound(data)
+    history, lines = _usable_prefix(data)
     if history.policy is not None:
-        return Salvage(history, lines, lines.count(b"\n"))
-    if (begun := _behind(data, History(), _is_the_first_start, None, wall)) is not None:
+        return UsablePart(history, lines, lines.count(b"\n"))
+    if (begun := _part_after(data, History(), _is_the_first_start, None, wall)) is not None:
         return begun
     if not segments:
         return None
     *older, newest = segments
-    base = salvage(read(newest), older, read, wall)
+    base = find_usable_part(read(newest), older, read, wall)
     if base is None:
         return None
     name = archived_name(base.history, base.lines)
@@ -68,20 +68,20 @@ def salvage(
     def follows(record: Record) -> bool:  # a snapshot may have been between them
         return isinstance(record, Turn | ConfigRecord) and record.number in (last + 1, last + 2)
 
-    found = _behind(data, base.history, follows, name, wall)
+    found = _part_after(data, base.history, follows, name, wall)
     if found is None:
         line = _snapshot_line(base.history, base.history.number + 1, name, wall)
-        found = Salvage(_as_far_as_sound(line)[0], line)
+        found = UsablePart(_usable_prefix(line)[0], line)
     return replace(found, segments=anew)
 
 
-def _behind(
+def _part_after(
     data: bytes,
     base: History,
     follows: Callable[[Record], bool],
     archived: str | None,
     wall: datetime,
-) -> Salvage | None:
+) -> UsablePart | None:
     """Returns the usable part from the first line that `follows` on `base`; None: there is none.
 
     It begins with a snapshot of `base`, whose records are in the segment `archived`.
@@ -90,9 +90,9 @@ def _behind(
         if follows(record):
             number = record.number - 1
             first = _snapshot_line(base, number, archived, wall) if number else b""
-            history, lines = _as_far_as_sound(first + data[start:])
+            history, lines = _usable_prefix(first + data[start:])
             taken = lines.count(b"\n") - first.count(b"\n")
-            return Salvage(history, lines, taken) if taken else None
+            return UsablePart(history, lines, taken) if taken else None
     return None
 
 
@@ -128,7 +128,7 @@ def _records(data: bytes) -> Iterator[tuple[int, Record]]:
         start = end
 
 
-def _as_far_as_sound(data: bytes) -> tuple[History, bytes]:
+def _usable_prefix(data: bytes) -> tuple[History, bytes]:
     """Returns the history up to the first unusable line, and the lines up to there."""
     sound, size = History(), 0
     while end := data.find(b"\n", size) + 1:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.cli.explained import OwnRules
-from supervisor.cli.explained import explained as lines_of
+from supervisor.cli.explained import explanation_lines as lines_of
 from supervisor.diagnosis.chain import Origin
 from supervisor.diagnosis.explanation import Explanation, explain
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit

@@ -33,7 +33,7 @@ from supervisor.adapters.stores.log_input import digest_of
 from supervisor.adapters.stores.requests import take_requests
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.summary import Summary
-from supervisor.cli.explained import OwnRules, explained, explained_body
+from supervisor.cli.explained import OwnRules, explanation_body, explanation_lines
 from supervisor.cli.status import show_status
 from supervisor.config.problems import ConfigError
 from supervisor.config.yaml_source import parse_value
@@ -261,8 +261,8 @@ def _explained(output: str) -> object:
         Evidence((RankEvidence(WorkerExit(0, code=1), output=output),)), Success(), RULES, redact
     )
     assert found is not None
-    _printed([*explained(found, ["rank0.log"], OwnRules())])
-    return json.dumps(explained_body(found, OwnRules()))
+    _printed([*explanation_lines(found, ["rank0.log"], OwnRules())])
+    return json.dumps(explanation_body(found, OwnRules()))
 
 
 def _piped(data: bytes) -> object:

@@ -193,7 +193,7 @@ def test_what_no_rule_knows_is_told_with_its_last_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("step 7\nERROR: --data-dir /data/c4 is not there, really\n")
     told = supervise("classify", "--exit-code", "1", path).stdout
-    assert "    exit code 1; no rule knows an error in it\n" in told
+    assert "    exit code 1; no rule matches an error in this log\n" in told
     assert "the log ends with: ERROR: --data-dir /data/c4 is not there, really\n" in told
     assert "say how it ended (--exit-code N, --signal NAME)" in supervise("classify", path).stdout
 

@@ -111,7 +111,7 @@ def test_status_tells_of_a_supervisor_that_was_killed(start: Start, model_dir: P
     running.signal(signal.SIGKILL)
     running.result()
     told = status()
-    assert "supervisor: none runs here; the last one ended before the job did" in told
+    assert "supervisor: none runs here; the last supervisor ended before the job" in told
     assert "\nlast known: RUNNING" in told
 
 
