@@ -59,7 +59,7 @@ def repair(
         why = error.why
     else:
         _check_archive(journal, history)
-        return history.cut_off if history.torn else None
+        return history.torn_text if history.torn_bytes else None
     check()
     data = content(storage, JOURNAL)
 
@@ -94,7 +94,7 @@ def _check_archive(journal: FileJournal, history: History) -> None:
             pass
     except JournalError as error:
         why = error.why if isinstance(error, DamagedJournalError) else str(error)
-        cut = f"{history.cut_off}. " if history.torn else ""
+        cut = f"{history.torn_text}. " if history.torn_bytes else ""
         raise DamagedJournalError(
             f"{cut}{JOURNAL} is whole, but {why}",
             "the job can go on without it; to see its past again, bring back a whole copy",

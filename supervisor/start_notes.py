@@ -82,9 +82,9 @@ def _lost(history: History) -> Iterator[Notice]:
     if history.repaired:
         text = f"the journal was repaired: {history.repaired}"
         yield Notice("journal-repaired", text, detail=history.repaired)
-    if history.torn:
-        kept = history.torn_kept
-        yield Notice("journal-torn", history.cut_off, bytes=history.torn, kept=kept)
+    if history.torn_bytes:
+        kept = history.torn_file
+        yield Notice("journal-torn", history.torn_text, bytes=history.torn_bytes, kept=kept)
 
 
 def _unmarked(plan: PhasePlan) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def run_and_report(show: Callable[[], None], place: Path | Uri) -> int:
     try:
         show()
     except DamagedJournalError as error:
-        return complain(ExitCode.INVALID_CONFIG, error.told(place))
+        return complain(ExitCode.INVALID_CONFIG, error.message_for(place))
     except (ValueError, ImportError) as error:
         return complain(ExitCode.USAGE, str(error))
     except JournalError as error:

@@ -36,7 +36,9 @@ def check_unchanged(name: str, data: bytes) -> None:
         DamagedJournalError: it does not match.
     """
     if not name.endswith(f"-{checksum(data)}.jsonl"):
-        raise DamagedJournalError(f"{name} was changed, or is damaged: its name has another sum")
+        raise DamagedJournalError(
+            f"{name} is damaged or was changed: its checksum is not the one in its name"
+        )
 
 
 def checksum(data: bytes) -> str:

@@ -51,9 +51,9 @@ class History:
     """The transitions since the snapshot that the journal begins with."""
     policy: RestartPolicy | None = None
     """The policy since the last supervisor started; None: no supervisor has started."""
-    torn: int = 0
+    torn_bytes: int = 0
     """The number of bytes of an incomplete last line, which are cut off."""
-    torn_kept: str = ""
+    torn_file: str = ""
     """The file in which these bytes are kept; "": there are none."""
     past: Past = field(default_factory=Past)
     number: int = 0
@@ -63,7 +63,9 @@ class History:
     is_outdated: bool = False
     """True: some records are in an older format."""
 
-    def take(self, record: Record, written: int, where: str, *, checked: bool = True) -> None:
+    def apply_record(
+        self, record: Record, written: int, where: str, *, checked: bool = True
+    ) -> None:
         """Add one more record, found at the place `where` in format `written`.
 
         `checked`: also check that it follows from the records before it.
@@ -107,22 +109,22 @@ class History:
         return self.snapshot.repaired if self.snapshot is not None and not was_told else ""
 
     @property
-    def cut_off(self) -> str:
+    def torn_text(self) -> str:
         """Returns a sentence about an incomplete last line."""
-        bytes_ = "1 byte was" if self.torn == 1 else f"{self.torn} bytes were"
+        bytes_ = "1 byte was" if self.torn_bytes == 1 else f"{self.torn_bytes} bytes were"
         return (
             f"the journal ended in the middle of a line: {bytes_} cut off, and can be found in "
-            f"{self.torn_kept}"
+            f"{self.torn_file}"
         )
 
-    def note(self, transition: Transition) -> None:
+    def apply_transition(self, transition: Transition) -> None:
         """Update the state for a transition that is recorded now; `transitions` stays as it is."""
         if isinstance(transition.event, SupervisorStarted):
             self.policy = transition.event.policy
         self.number += 1
         self.state, self.past = transition.after.durable(), self.past.after(transition)
 
-    def check_sound(self, name: str) -> None:
+    def check_final_state(self, name: str) -> None:
         """Check that the state at the end of the journal `name` is a possible one.
 
         Raises:
@@ -133,7 +135,7 @@ class History:
             return
         is_known = state.exit_code is None or state.exit_code in set(ExitCode)
         if not 0 <= state.phase < len(policy.phases) or state.attempt < 0 or not is_known:
-            raise DamagedJournalError(f"{name} ends in a state in which no job can be")
+            raise DamagedJournalError(f"{name} ends in an impossible state")
 
     def _turn(self, turn: Turn, where: str, *, checked: bool) -> None:
         event = turn.event
@@ -153,11 +155,11 @@ class History:
             checked = checked and turn.by == writer() and not isinstance(event, VOLATILE)
             contradiction = _recheck(before, turn, after, self.policy) if checked else None
         if contradiction is not None:
-            place, recorded, due = contradiction
+            place, recorded, expected = contradiction
             raise ContradictionError(
                 f"{where} ({type(event).__name__}) does not follow from those before it: "
-                f"{place} is recorded as {_shown(recorded)}, and {_shown(due)} follows, by the "
-                f"same version; the file was changed, or is damaged"
+                f"{place} is recorded as {_shown(recorded)}, but should be {_shown(expected)}; "
+                "the file is damaged or was changed"
             )
         self.state = after
         transition = Transition(event, before, after, turn.decisions, turn.wall)
@@ -195,16 +197,16 @@ def _recheck(
         state, decisions = step(before, turn.event, policy)
     except Exception as error:
         return "the event", type(turn.event).__name__, f"{type(error).__name__}"
-    told, due = _without_told(turn.decisions), _without_told(decisions)
-    if told == due and after == state.durable():
+    recorded, expected = _without_reports(turn.decisions), _without_reports(decisions)
+    if recorded == expected and after == state.durable():
         return None
     return difference(
-        {"decisions": _encoded(told), "state": encode(after, JobState)},
-        {"decisions": _encoded(due), "state": encode(state.durable(), JobState)},
+        {"decisions": _encoded(recorded), "state": encode(after, JobState)},
+        {"decisions": _encoded(expected), "state": encode(state.durable(), JobState)},
     )
 
 
-def _without_told(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+def _without_reports(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Returns the decisions without those that only report volatile times."""
     return tuple(each for each in decisions if not isinstance(each, ONLY_TOLD))
 
@@ -213,10 +215,12 @@ def _encoded(decisions: tuple[Decision, ...]) -> list[Any]:
     return [encode(decision, Decision) for decision in decisions]
 
 
-def _recheck_format_1(told: tuple[Decision, ...], follows: tuple[Decision, ...]) -> _Contradiction:
+def _recheck_format_1(
+    recorded: tuple[Decision, ...], follows: tuple[Decision, ...]
+) -> _Contradiction:
     """Returns how recorded decisions contradict those that `follows` from the events alone."""
-    recorded, due = _immutable_facts(told), _immutable_facts(follows)
-    return None if recorded == due else ("what is decided", recorded, due)
+    facts, expected = _immutable_facts(recorded), _immutable_facts(follows)
+    return None if facts == expected else ("the decision", facts, expected)
 
 
 def _immutable_facts(decisions: tuple[Decision, ...]) -> str:
@@ -229,8 +233,8 @@ def _immutable_facts(decisions: tuple[Decision, ...]) -> str:
 
 def _check_directory(directory: str | None, where: str) -> None:
     if directory is not None and not is_phase_folder(directory):
-        why = f"{where} says that a phase has the folder {_shown(directory)}"
-        raise DamagedJournalError(f"{why}, which no phase can have")
+        why = f"{where} names the folder {_shown(directory)} of a phase"
+        raise DamagedJournalError(f"{why}, which is not a valid name")
 
 
 def _shown(value: Any) -> str:

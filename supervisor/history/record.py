@@ -27,19 +27,20 @@ from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import UnreadableError, parse_object
 
 _REMEDY = (
-    "move it away to begin a new record (with the folder journal/, if there is one), bring back a "
-    "copy that is whole, or go on from what can be followed, by `supervise repair MODEL_DIR`"
+    "bring back an undamaged copy, go on from its usable part with `supervise repair MODEL_DIR`, "
+    "or move it away to begin a new journal (with the folder journal/, if there is one)"
 )
 GONE = (
-    "bring back a copy that is whole, go on from those, by `supervise repair MODEL_DIR`, or move "
-    "journal/ away too to begin a new record"
+    "bring back an undamaged copy, go on from those with `supervise repair MODEL_DIR`, or move "
+    "journal/ away too to begin a new journal"
 )
 """The remedy if only the journal's segments are left."""
 UNREADABLE = (
-    "move it away to begin a new record; where journal/ holds its older records, go on from them "
-    "then, by `supervise repair MODEL_DIR`"
+    "move it away to begin a new journal; if journal/ holds older records, then go on from them "
+    "with `supervise repair MODEL_DIR`"
 )
 """The remedy if the file in the journal's place is not a journal."""
+_FORM = "does not have the form that supervise writes"
 _MAX_SHOWN = 80
 
 
@@ -55,7 +56,7 @@ class DamagedJournalError(JournalError):
         super().__init__(f"{why}; {remedy}")
         self.why = why
 
-    def told(self, place: object) -> str:
+    def message_for(self, place: object) -> str:
         """Returns the message for a person, with `place`, the job's model_dir, in it."""
         return f"{place}: {self}".replace("MODEL_DIR", shlex.quote(str(place)))
 
@@ -179,7 +180,7 @@ def are_newer(lines: bytes) -> bool:
 def _unknown_format(where: str, written: Any, by: Any) -> DamagedJournalError:
     found = printable(str(written)[:20])
     if type(written) is not int or written <= FORMAT:
-        return DamagedJournalError(f"{where} has format {found}, which there is not")
+        return DamagedJournalError(f"{where} has the unknown format {found}")
     who = f" ({printable(by[:_MAX_SHOWN])})" if isinstance(by, str) else ""
     why = f"{where} has format {found}, which a newer version of supervise has written{who}"
     return NewerJournalError(
@@ -198,7 +199,7 @@ def _record(body: dict[str, Any], number: int) -> Record:
         return _snapshot(number, wall, body["snapshot"])
     by, changes = body["by"], body.get("state")
     if not isinstance(by, str) or not isinstance(changes, dict | None):
-        raise EncodingError("is not as we write it", "state" if isinstance(by, str) else "by")
+        raise EncodingError(_FORM, "state" if isinstance(by, str) else "by")
     return Turn(
         number,
         by,
@@ -213,7 +214,7 @@ def _snapshot(number: int, wall: datetime, body: Any) -> Snapshot:
     archived, views = body["archived"], body["views"]
     repaired = body.get("repaired", "")
     if not isinstance(archived, str | None) or not isinstance(views, dict):
-        raise EncodingError("is not as we write it", "snapshot")
+        raise EncodingError(_FORM, "snapshot")
     return Snapshot(
         number,
         wall,
@@ -248,4 +249,4 @@ def what_is_wrong(error: Exception) -> str:
         case EncodingError():
             return printable(str(error))
         case _:
-            return "it is not as we write it"
+            return f"it {_FORM}"

@@ -135,8 +135,8 @@ def _usable_prefix(data: bytes) -> tuple[History, bytes]:
         try:
             record, written = parse(data[size : end - 1], JOURNAL, sound.number + 1)
             following = replace(sound, transitions=[])
-            following.take(record, written, JOURNAL, checked=False)
-            following.check_sound(JOURNAL)
+            following.apply_record(record, written, JOURNAL, checked=False)
+            following.check_final_state(JOURNAL)
         except DamagedJournalError:
             break
         sound, size = following, end

@@ -103,7 +103,7 @@ def test_replaying_is_folding(length: int, tmp_path: Path) -> None:
         replace(one, before=one.before.durable(), after=one.after.durable()) for one in told
     ]
     assert history.state.durable() == (told[-1].after.durable() if told else JobState())
-    assert history.torn == 0
+    assert history.torn_bytes == 0
 
 
 def test_the_story_goes_somewhere() -> None:
@@ -198,14 +198,14 @@ def test_a_torn_end_is_cut_and_kept_wherever_it_tore(tmp_path: Path) -> None:
     last = whole.rindex(b"\n", 0, -1) + 1
     for cut in (last + 1, last + 40, len(whole) - 2):
         path.write_bytes(whole[:cut])
-        assert journal(tmp_path).peek().torn == cut - last
+        assert journal(tmp_path).peek().torn_bytes == cut - last
         assert path.read_bytes() == whole[:cut], "who only looks on mends nothing"
         history = journal(tmp_path).read()
-        assert history.torn == cut - last
+        assert history.torn_bytes == cut - last
         assert [one.event for one in history.transitions] == [one.event for one in told[:2]]
         assert path.read_bytes() == whole[:last]
-        assert (tmp_path / history.torn_kept).read_bytes() == whole[last:cut]
-        assert journal(tmp_path).read().torn == 0
+        assert (tmp_path / history.torn_file).read_bytes() == whole[last:cut]
+        assert journal(tmp_path).read().torn_bytes == 0
 
 
 def test_a_record_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_record_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
     path.write_bytes(whole[:-1])
     history = journal(tmp_path).read()
     assert [one.event for one in history.transitions] == [one.event for one in told]
-    assert history.torn == 0
+    assert history.torn_bytes == 0
     assert path.read_bytes() == whole
 
 
@@ -226,7 +226,7 @@ def test_a_record_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
 def test_what_is_no_journal_begins_no_new_job(tmp_path: Path, content: bytes) -> None:
     (tmp_path / JOURNAL).write_bytes(content)
     for look in (journal(tmp_path).peek, journal(tmp_path).read):
-        with pytest.raises(DamagedJournalError, match=r"line 1 is damaged: .*; move it away"):
+        with pytest.raises(DamagedJournalError, match=r"line 1 is damaged: .*; bring back"):
             look()
     assert (tmp_path / JOURNAL).read_bytes() == content
 
@@ -259,7 +259,7 @@ def test_who_reads_a_segment_sees_that_it_was_changed_or_is_gone(tmp_path: Path)
     (oldest, *_) = sorted((tmp_path / ARCHIVE).iterdir())
     data = oldest.read_bytes()
     oldest.write_bytes(data.replace(b'"attempt":1', b'"attempt":2'))
-    with pytest.raises(DamagedJournalError, match=rf"{oldest.name} was changed, or is damaged"):
+    with pytest.raises(DamagedJournalError, match=rf"{oldest.name} is damaged or was changed"):
         list(journal(tmp_path).all_transitions(history))
     oldest.unlink()
     with pytest.raises(JournalError, match=rf"{oldest.name} is missing"):
@@ -331,7 +331,9 @@ def test_a_journal_of_another_kind_is_refused(content: str, message: str, tmp_pa
 )  # fmt: skip
 def test_no_folder_but_that_of_a_phase_is_taken_from_it(name: str, tmp_path: Path) -> None:
     tell(tmp_path, STORY[0], PhaseBegun(0.1, 0, name, None))
-    with pytest.raises(DamagedJournalError, match=r"journal\.jsonl line 2 says .* folder .*; move"):
+    with pytest.raises(
+        DamagedJournalError, match=r"journal\.jsonl line 2 names the folder .*; bring back"
+    ):
         journal(tmp_path).peek()
 
 
@@ -360,12 +362,12 @@ def test_a_torn_end_that_cannot_be_cut_is_a_journal_error(tmp_path: Path) -> Non
         ('{"hello": 1}', "'v' is missing in it"),
         ('{"v": 1, "event": {"kind": "Hello"}, "time": "2025-01-01", "decisions": []}', "'Hello'"),
         ('{"v": 1, "time": "2025-01-01", "event": {"kind": "PhaseBegun"}}', "at is missing"),
-        ('{"v": 1, "config": 3}', "it is not as we write it"),
+        ('{"v": 1, "config": 3}', "it does not have the form that supervise writes"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_told_in_words(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / JOURNAL).write_text(f"{line}\n")
-    with pytest.raises(DamagedJournalError, match=r"line 1 is damaged: .*; move it away") as error:
+    with pytest.raises(DamagedJournalError, match=r"line 1 is damaged: .*; bring back") as error:
         journal(tmp_path).read()
     assert said in str(error.value)
     assert "Error" not in str(error.value)
@@ -400,7 +402,7 @@ def test_an_edited_journal_does_not_lead_to_another_past(tmp_path: Path) -> None
     ):
         assert there in text
         path.write_text(text.replace(there, other))
-        said = rf"jsonl line {line} \(\w+\) does not follow .* is recorded as {recorded}.* follows"
+        said = rf"jsonl line {line} \(\w+\) does not follow .* recorded as {recorded}.*, but"
         with pytest.raises(DamagedJournalError, match=said):
             journal(tmp_path).read()
     path.write_text(text)

@@ -195,7 +195,10 @@ def test_what_no_rule_knows_is_told_with_its_last_line(tmp_path: Path) -> None:
     told = supervise("classify", "--exit-code", "1", path).stdout
     assert "    exit code 1; no rule matches an error in this log\n" in told
     assert "the log ends with: ERROR: --data-dir /data/c4 is not there, really\n" in told
-    assert "say how it ended (--exit-code N, --signal NAME)" in supervise("classify", path).stdout
+    assert (
+        "give the exit code (--exit-code N) or the signal (--signal NAME)"
+        in supervise("classify", path).stdout
+    )
 
 
 def test_there_is_nothing_to_explain_about_a_success(log: Path) -> None:

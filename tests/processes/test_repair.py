@@ -210,7 +210,7 @@ def test_a_damaged_segment_is_told_and_costs_nothing_else(
     segment.write_bytes(segment.read_bytes() + b"{}\n")
     assert main(["repair", str(tmp_path)]) == 78
     told = capfd.readouterr().err
-    assert f"{JOURNAL} is whole, but {ARCHIVE}/{segment.name} was changed" in told
+    assert f"{JOURNAL} is whole, but {ARCHIVE}/{segment.name} is damaged" in told
     assert (tmp_path / JOURNAL).read_bytes() == journal
 
 

@@ -326,7 +326,7 @@ trainer:
     ("argv", "hint"),
     [
         (["run", "--aot", "v5e:2x4", "c.yaml"], "`supervise validate --aot v5e:2x4 trainer.yaml`"),
-        (["doctor", "--accelerator"], "`python -m deploy.acceptance`, in a checkout"),
+        (["doctor", "--accelerator"], "`python -m deploy.acceptance` in a checkout"),
         (["restart"], None),
     ],
 )

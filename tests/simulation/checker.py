@@ -78,7 +78,7 @@ class Checker:
             self._read, self._folded = b"", History()
         for line in data[len(self._read) :].splitlines(keepends=True):
             record, written = parse(line, JOURNAL, 0)
-            self._folded.take(record, written, JOURNAL)
+            self._folded.apply_record(record, written, JOURNAL)
             account = self.ledger
             if record.number > self._accounts[-1][0]:
                 for transition in self._folded.transitions[-1:] if isinstance(record, Turn) else ():

@@ -110,7 +110,7 @@ class FileJournal:
             {name: value for name, value in state.items() if known.get(name, ...) != value},
         )
         self._write(line_of_turn(turn), durable=durable)
-        now.note(transition)
+        now.apply_transition(transition)
         self._state = state
 
     def record_config(self, wall: datetime, config: list[dict[str, Any]], diff: list[str]) -> None:
@@ -179,11 +179,11 @@ class FileJournal:
             JournalError: the journal cannot be read, or is damaged in another way.
         """
         history, data = self._replay_file()
-        whole = data[: len(data) - history.torn]
+        whole = data[: len(data) - history.torn_bytes]
         if not whole.endswith(b"\n") and whole:
             whole += b"\n"
         if whole != data:
-            self._mend(history, whole, data[len(data) - history.torn :])
+            self._mend(history, whole, data[len(data) - history.torn_bytes :])
         self._size, self._records = len(whole), len(history.transitions)
         self._now = History(
             history.state,
@@ -247,7 +247,7 @@ class FileJournal:
         end = data.rfind(b"\n") + 1
         is_torn = 0 < end < len(data) and not _is_whole(data[end:])
         history = replay(data[:end] if is_torn else data, JOURNAL)
-        history.torn = len(data) - end if is_torn else 0
+        history.torn_bytes = len(data) - end if is_torn else 0
         if history.past.reached is not None:
             recovery = Recovery(reached=history.past.reached)
             history.state = replace(history.state, recovery=recovery)
@@ -257,8 +257,8 @@ class FileJournal:
         """Check that a job whose journal has no records has no past.
 
         `data` is the file's content: empty, which no crash leaves, or None if the file is missing.
-        To begin a new record a person moves the journal away with its segments; the folders of old
-        phases may stay.
+        To begin a new journal, a person moves the journal away with its segments; the folders of
+        old phases may stay.
 
         Raises:
             DamagedJournalError: there are segments; or the journal is empty, and a phase has begun.
@@ -276,8 +276,8 @@ class FileJournal:
         """Replace the file by its `whole` lines; keep the `torn` bytes in a file of their own."""
         try:
             if torn:
-                history.torn_kept = f"{TORN}{history.number + 1}-{checksum(torn)}.jsonl"
-                self._storage.replace(history.torn_kept, torn)
+                history.torn_file = f"{TORN}{history.number + 1}-{checksum(torn)}.jsonl"
+                self._storage.replace(history.torn_file, torn)
             self._storage.replace(JOURNAL, whole)
         except OSError as error:
             text = f"the last line of {JOURNAL} is incomplete, and cannot be repaired"
@@ -353,7 +353,7 @@ def replay(lines: bytes, name: str, *, checked: bool = True) -> History:
             if are_newer(lines):
                 raise
             raise DamagedJournalError(error.why) from error
-        history.take(record, written, where, checked=checked)
+        history.apply_record(record, written, where, checked=checked)
     if checked:
-        history.check_sound(name)
+        history.check_final_state(name)
     return history
