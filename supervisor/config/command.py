@@ -92,7 +92,7 @@ def words_needed(text: str) -> str:
         words = ["bash", "-c", text] if _SHELL.search(text) else shlex.split(text)
     except ValueError:  # a quote that is not closed
         words = ["bash", "-c", text]
-    return f"is text, but no shell splits it into words: write {shown(words)}"
+    return f"is one text, but no shell reads it: write the list {shown(words)}"
 
 
 def _words(value: Any) -> Any:

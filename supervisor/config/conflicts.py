@@ -27,7 +27,7 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
             if getattr(phase.init, key) is None
         )
     if phase.fit is not None and phase.command is not None:
-        yield ("command",), "stands beside fit: keep command (any program) or fit (our trainer)"
+        yield ("command",), "is given beside fit: keep command (any program) or fit (our trainer)"
     restart = phase.init.autorestart
     yield from ladder_conflicts(phase)
     if phase.init.workers > 1:
@@ -106,7 +106,7 @@ def _chip_conflicts(
         name = devices.type or f"{count} chips"
         yield (
             where,
-            f"is {workers}, but nobody has shown that so many processes can share a {name}: "
+            f"is {workers}, but no source shows that so many processes can share a {name}: "
             f"{why_not(generation)}. Use {fitting}: one process uses all chips of its host",
         )
 
@@ -114,17 +114,20 @@ def _chip_conflicts(
 def _ready_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     where = ("init", "autorestart", "standby")
     if phase.init.devices is not None and phase.init.devices.platform == "tpu":
-        yield where, "is ready, but a TPU belongs to one process at a time; at most imports"
+        yield where, "is ready, but a TPU belongs to one process at a time; use imports or off"
     if phase.init.workers > 1:
-        yield where, "is ready, but several workers must first find one another; at most imports"
+        yield where, "is ready, but several workers must first find one another; use imports or off"
     if phase.command is not None:
-        yield where, "is ready, which only our trainer (fit) can be; for a command, imports"
+        yield where, "is ready, which only our trainer (fit) can be; use imports or off"
 
 
 def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     assert phase.command is not None
     if phase.start_from is not None:
-        yield ("start_from",), "belongs to our trainer; a command starts from what it likes"
+        yield (
+            ("start_from",),
+            "is only for our trainer (fit); a command chooses by itself what it starts from",
+        )
     if phase.init.checkpoint.snapshot is not None:
         message = "snapshots in memory need our trainer (fit); a command does not take them"
         yield ("init", "checkpoint", "snapshot"), message
@@ -151,7 +154,7 @@ def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
 def _given_twice(command: Command) -> Iterator[tuple[Location, str]]:
     for name in command.env_secrets:
         if name in command.env:
-            yield ("command", "env_secrets", name), "stands in command.env too: give it once"
+            yield ("command", "env_secrets", name), "is also in command.env: give it once"
 
 
 def _success_file_conflicts(phase: Phase, file: str) -> Iterator[tuple[Location, str]]:
@@ -198,7 +201,7 @@ def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, s
             yield index, ("init", "model_dir"), message
         start = phase.start_from if phase.fit is not None else None
         if start is not None and index == 0:
-            yield index, ("start_from",), "the first phase has none before it"
+            yield index, ("start_from",), "the first phase has no earlier phase to start from"
         elif start is not None and start.phase is not None and start.phase not in names:
             message = (
                 f"is not an earlier phase (value {shown(start.phase)}); there is {', '.join(names)}"
@@ -206,7 +209,9 @@ def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, s
             yield index, ("start_from", "phase"), message
         folder = phase.init.checkpoint.directory
         if folder is not None and folder in folders:
-            message = f"is that of another phase too (value {shown(folder)}); give each its own"
+            message = (
+                f"is also the directory of another phase (value {shown(folder)}); give each its own"
+            )
             yield index, ("init", "checkpoint", "directory"), message
         folders.add(folder)
         name = phase_name(phase, index)

@@ -24,8 +24,8 @@ _PARTS_OF_A_TPU_HOST = sorted({n for one in GENERATIONS.values() for n in one.pa
 _DEVICE_TEMPLATES = {"num_devices", "per_device_batch"}
 
 NOT_ELASTIC = (
-    "the command's batch could change silently: name {num_devices} or {per_device_batch} in its "
-    "argv or env, or say command.elastic: true where it keeps its global batch by itself"
+    "the command's batch could change silently: use {num_devices} or {per_device_batch} in its "
+    "argv or env, or set command.elastic: true if it keeps its global batch by itself"
 )
 
 
@@ -193,12 +193,14 @@ def _no_size(phase: Phase, count: int) -> str:
     if count in _offered(devices) and workers > 1:
         each = (devices.num_devices or 0) // workers
         if count % each:
-            return f"each of the {workers} workers is lost whole, with its {each} devices"
+            return f"each of the {workers} workers needs all of its {each} devices"
         return f"{count // each} workers cannot share them: {why_not(_generation(devices))}"
     if devices.slices is not None:
         return "only whole slices can be used"
     if devices.type is None:
-        return "a TPU does not come in this size (name its type in init.devices for all it does)"
+        return (
+            "no TPU host has parts of this size (init.devices.type allows all sizes of that type)"
+        )
     return f"a {devices.type} cannot be used in this size"
 
 

@@ -59,7 +59,7 @@ def place(value: str) -> str:
     try:
         Path(value).expanduser()
     except RuntimeError:
-        raise ValueError("names the home directory of nobody here") from None
+        raise ValueError("names the home directory of an unknown user") from None
     return value
 
 

@@ -32,7 +32,7 @@ EXIT_CODE_PRESETS: dict[str, dict[int, int]] = {
 }
 OWN_EXIT_CODES = ("0", "1", "64", "69", "70", "73", "74", "75", "76", "78", "79")
 """The codes of `core.exit_codes`, which a config can map. A test compares the two lists."""
-_OF_OUR_TRAINER = "belongs to our trainer; a command has its own"
+_OF_OUR_TRAINER = "is only for our trainer (fit); a command has its own settings"
 
 
 @dataclass(frozen=True, slots=True)

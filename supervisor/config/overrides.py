@@ -74,9 +74,9 @@ def _assign(data: Any, location: Location, value: Any) -> None:
 def _checked(target: Any, part: str | int) -> Any:
     """Returns `part`. _NoPlaceError: it cannot be set in `target`."""
     if isinstance(part, str) and not isinstance(target, dict):
-        raise _NoPlaceError(f"{part!r} cannot be set in what is not a mapping")
+        raise _NoPlaceError(f"{part!r} cannot be set: the value above it is not a mapping")
     if isinstance(part, int) and not (isinstance(target, list) and part < len(target)):
-        raise _NoPlaceError(f"there is no [{part}]: not a list, or not as long")
+        raise _NoPlaceError(f"there is no item [{part}]: the value is not a list, or is shorter")
     return part
 
 

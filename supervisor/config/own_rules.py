@@ -48,7 +48,7 @@ def _exit_code(value: int) -> int:
             f"signal: {signal.Signals(-value).name}" if -value in _NUMBERS else "signal: SIGKILL"
         )
         raise ValueError(
-            f"{value} is no exit code: give one from 0 to 255 (of what a signal killed, `{killed}`)"
+            f"{value} is no exit code: give one from 0 to 255 (if a signal killed it, `{killed}`)"
         )
     return value
 

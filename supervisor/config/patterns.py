@@ -40,7 +40,7 @@ class Pattern:
         import regex  # needs 2 MB of memory, so only configs with patterns load it
 
         if (found := _named_set(source)) is not None:
-            raise ValueError(f"is not a regular expression: {found} is none of Python's re")
+            raise ValueError(f"is not a regular expression: Python's re has no {found}")
         try:
             self.groups = re.compile(source).groups
             self._compiled: Any = regex.compile(_without_fuzzy(source), regex.VERSION0)

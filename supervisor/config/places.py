@@ -22,7 +22,7 @@ def where_it_is(text: str, config: str) -> str:
     if Path(text).is_absolute():
         return ""
     beside = Path(config).absolute().parent / text
-    told = f"; a relative path is against the working directory, {Path.cwd()}"
+    told = f"; a relative path begins at the working directory, {Path.cwd()}"
     if os.access(beside, os.F_OK):  # `Path.exists` raises if it has no permission to look
         told += (
             f". There is one beside the config: write {beside}, or run supervise in {beside.parent}"

@@ -31,8 +31,8 @@ def rule_conflicts(rules: Sequence[RuleConfig]) -> Iterator[tuple[Location, str]
         if rule.exit_code and rule.signal:
             yield (
                 (index, "signal"),
-                f"stands beside exit_code (value {shown(rule.signal)}), and a process ends by one "
-                "of them: make two rules of it",
+                f"is given beside exit_code (value {shown(rule.signal)}), but a process ends by "
+                "only one of them: write two rules",
             )
         yield from _same_name(rules, index)
         earlier = next((at for at, each in enumerate(rules[:index]) if _covers(each, rule)), None)
@@ -48,7 +48,7 @@ def _same_name(rules: Sequence[RuleConfig], index: int) -> Iterator[tuple[Locati
     if other is not None:
         yield (
             (index, "name"),
-            f"is that of rules[{other}] too (value {shown(name)}); give each its own",
+            f"is also the name of rules[{other}] (value {shown(name)}); give each its own",
         )
 
 

@@ -217,7 +217,7 @@ class Autorestart(Section):
         in_a_row = info.data.get("max_num_restarts")
         if total is not None and in_a_row is not None and total < in_a_row:
             raise ValueError(
-                f"is less than max_num_restarts ({in_a_row}), which could never be spent: raise "
+                f"is less than max_num_restarts ({in_a_row}), which could never be reached: raise "
                 "it, or leave it out for any number"
             )
         return total

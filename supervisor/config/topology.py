@@ -139,10 +139,12 @@ def parse_slice(accelerator_type: str) -> SliceShape:
         )
     known = GENERATIONS[name]
     if chips > known.pod:
-        raise ValueError(f"{accelerator_type!r} cannot be: a {name} pod has {known.pod} chips")
+        raise ValueError(
+            f"{accelerator_type!r} is not possible: a {name} pod has {known.pod} chips"
+        )
     if chips not in known.parts and chips % CHIPS_PER_HOST:
         raise ValueError(
-            f"{accelerator_type!r} cannot be: {chips} chips are neither a part of a host nor whole "
-            f"hosts of {CHIPS_PER_HOST} chips"
+            f"{accelerator_type!r} is not possible: {chips} chips are neither a part of a host nor "
+            f"whole hosts of {CHIPS_PER_HOST} chips"
         )
     return SliceShape(name, chips)

@@ -241,7 +241,7 @@ def _items(
             merged.append(value_node)
             continue
         if key in seen:
-            raise _refused_node(source, key_node, (*location, key), "stands here twice")
+            raise _refused_node(source, key_node, (*location, key), "is here twice")
         seen.add(key)
         source.lines[(*location, key)] = key_node.start_mark.line + 1
         yield key, _plain(value_node, (*location, key), source, depth + 1)
@@ -277,8 +277,8 @@ def _refused(name: str, message: str) -> ConfigError:
 
 
 def _refused_tag(source: YamlSource, node: yaml.Node, location: Location) -> ConfigError:
-    told = "its tag" if is_hidden(location) else f"tag {node.tag}"
-    message = f"{told} does not belong in a config; text that begins with ! needs quotes"
+    told = "a tag" if is_hidden(location) else f"the tag {node.tag}"
+    message = f"a config cannot have {told}; text that begins with ! needs quotes"
     return _refused_node(source, node, location, message)
 
 

@@ -187,7 +187,7 @@ cat > /opt/supervise/bucket <<'END-OF-BUCKET'
 #!/bin/bash
 set -euo pipefail
 metadata=http://${{GCE_METADATA_HOST:-metadata.google.internal}}/computeMetadata/v1
-# asked SECONDS...: a try that drips is ended, and tried again for 10 minutes at most.
+# asked SECONDS CURL-ARGUMENTS...: ends a slow try, and repeats it for 10 minutes at most.
 asked() {{
   curl -sSf --connect-timeout 20 --speed-limit 1000 --speed-time 60 --max-time "$1" \\
     --retry 5 --retry-connrefused --retry-max-time 600 "${{@:2}}"
@@ -241,7 +241,7 @@ again() {{
   until "$@"; do
     left=$((left - 1))
     if [ "$left" -le 0 ]; then return 1; fi
-    echo "again in 20 s, up to $left times: $*"
+    echo "retrying in 20 s, at most $left more times: $*"
     sleep 20
   done
 }}
@@ -262,7 +262,7 @@ packaged() {{
   esac
   again 5 apt install -y "$1" "$1-venv" && usable "$1"
 }}
-# managed: the interpreter that uv brings; both have the digests that they should have.
+# managed: installs an interpreter with uv; pip and uv check the digests of uv and interpreter.
 managed() {{
   export UV_PYTHON_INSTALL_DIR=/opt/supervise/python
   echo '{uv}' > /opt/supervise/uv.lock
@@ -277,12 +277,12 @@ find_python() {{
   for python in python3.12 python3.13 python3.11; do
     if usable "$python"; then return; fi
   done
-  again 15 apt update || echo "the package lists stay as they are"
+  again 15 apt update || echo "apt update failed: using the old package lists"
   for python in python3.12 python3.13 python3.11; do
     if packaged "$python"; then return; fi
   done
   if managed; then return; fi
-  echo "no final Python from uv: what this image has of python3.11 has to do"
+  echo "uv gave no final Python: using python3.11 of this image"
   python=python3.11
   again 5 apt install -y "$python" "$python-venv"
 }}

@@ -105,13 +105,13 @@ def _unfit(phase: Phase) -> Iterator[tuple[Location, str]]:
     one = parse_slice(init.devices.type)
     if not one.known.is_queued:
         message = (
-            f"is {one.type}, which the Cloud TPU API does not offer, and only that is asked for "
-            "slices so far: have a managed instance group of Compute Engine or Google Kubernetes "
-            "Engine make the machines, and `supervise run` be what runs on them"
+            f"is {one.type}, which the Cloud TPU API does not offer, and `supervise provision` "
+            "asks no other API: let a managed instance group of Compute Engine or Google "
+            "Kubernetes Engine create the machines, and run `supervise run` on them"
         )
         yield (*where, "type"), message
     elif one.chips not in one.known.slices:
-        yield (*where, "type"), f"is {one.type}, which is only a part of a slice"
+        yield (*where, "type"), f"is {one.type}, which the cloud does not offer as a slice"
     if (init.devices.slices or 1) > 1 or not one.is_part_of_a_host:
         message = f"is {one.type}, or several: only a slice of one host can be provisioned so far"
         yield (*where, "type"), message

@@ -107,12 +107,12 @@ class ProvisionLoop:
                 outcome = self.turn()
             except UnavailableError as error:
                 if failures == 0:
-                    self._say(f"WARNING: {error}; tried again and again from now on")
+                    self._say(f"WARNING: {error}; retrying until it works")
                 failures += 1
                 self._pause(_PAUSES.before(failures))
                 continue
             if failures:
-                self._say("all that was asked has answered again")
+                self._say("the cloud and the bucket answer again")
             failures = 0
             if isinstance(outcome, End):
                 return outcome

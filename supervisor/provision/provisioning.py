@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.platforms.queued_resources import BASE, BASE_VARIABLE, QueuedResources
+from supervisor.adapters.stores.bucket import bucket
 from supervisor.adapters.telling.console import PlainConsole
 from supervisor.config.problems import ConfigError
 from supervisor.config.yaml_source import parse_source, written
@@ -150,10 +151,6 @@ def _base() -> str:
 
 
 def _loop(plan: Plan, redactor: Redactor, console: PlainConsole) -> ProvisionLoop:
-    from supervisor.adapters.stores.bucket import (
-        bucket,
-    )
-
     clock = SystemClock()
 
     def say(text: str) -> None:

@@ -53,7 +53,7 @@ def _intent(
         ProvisionStage.ENDING,
     ):
         there = ", ".join(str(generation) for generation in sorted(seen.slices))
-        yield f"slice {there} is given back{reason}"
+        yield f"slice {there} is deleted{reason}"
     if after.stage is ProvisionStage.WANTED and after.generation != before.generation:
         pause = max(0.0, after.not_before - now)
         when = f"in {pause:.0f} s" if pause else "now"

@@ -106,7 +106,7 @@ def test_a_file_of_root_is_as_good_as_ours(tmp_path: Path) -> None:
         ("1A=the-value", ":1: is not NAME=VALUE"),
         ("A =the-value", ":1: is not NAME=VALUE"),
         ("=the-value", ":1: is not NAME=VALUE"),
-        ("A=1\n\nA=the-value", ":3: A stands here twice"),
+        ("A=1\n\nA=the-value", ":3: A is here twice"),
         ("A='the-value", ":1: A begins with a quote that is not closed"),
         ("A=\"the-value'", ":1: A begins with a quote that is not closed"),
         ("A='", ":1: A begins with a quote that is not closed"),

@@ -183,7 +183,7 @@ def test_a_global_batch_is_shared_equally() -> None:
         (
             "platform: cpu, count: 8",
             (8, 6, 4, 2),
-            "each of the 4 workers is lost whole, with its 2 devices",
+            "each of the 4 workers needs all of its 2 devices",
         ),
         (
             "platform: tpu, type: v5p-8",

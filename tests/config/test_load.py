@@ -109,7 +109,7 @@ MISTAKES = [
     ),
     (
         with_init("devices: {platform: tpu, type: v5e-8}\nworkers: 2"),
-        "trainer.init.workers: is 2, but nobody has shown that so many processes can share a "
+        "trainer.init.workers: is 2, but no source shows that so many processes can share a "
         "v5e-8: jax skips its own tests of several processes on a v5e in the cloud "
         "(test_multiprocess.py). Use 1: one process uses all chips of its host",
     ),
@@ -130,7 +130,7 @@ MISTAKES = [
             "max_num_restarts: 3\nstandby: ready",
             with_init("devices: {platform: cpu, count: 2}\nworkers: 2", FIT),
         ),
-        "standby: is ready, but several workers must first find one another; at most imports",
+        "standby: is ready, but several workers must first find one another; use imports or off",
     ),
     (
         with_init("devices: {platform: cpu, count: 2}\nworkers: 2", FIT)
@@ -151,7 +151,7 @@ MISTAKES = [
             "max_num_restarts: 3\nstandby: ready",
             with_init("devices: {platform: tpu, type: v5e-8}", FIT),
         ),
-        "standby: is ready, but a TPU belongs to one process at a time; at most imports",
+        "standby: is ready, but a TPU belongs to one process at a time; use imports or off",
     ),
     (
         with_command("argv: [a]\nbootstrap: false\npreload: [numpy]"),
@@ -185,11 +185,11 @@ MISTAKES = [
     ),
     (
         with_restart("max_num_restarts: 3\nrules: [{exit_code: 256, verdict: FATAL}]"),
-        "rules[0].exit_code: 256 is no exit code: give one from 0 to 255 (of what a signal",
+        "rules[0].exit_code: 256 is no exit code: give one from 0 to 255 (if a signal",
     ),
     (
         with_restart("max_num_restarts: 3\nrules: [{exit_code: -9, verdict: FATAL}]"),
-        "-9 is no exit code: give one from 0 to 255 (of what a signal killed, `signal: SIGKILL`)",
+        "-9 is no exit code: give one from 0 to 255 (if a signal killed it, `signal: SIGKILL`)",
     ),
     (
         with_restart("max_num_restarts: 3\nrules: [{signal: SIGSTOP, verdict: FATAL}]"),
@@ -259,7 +259,7 @@ MISTAKES = [
         "c.yaml:6: trainer.command.success.file: is on no object store that is supported",
     ),
     (COMMAND.replace("runs/x", "gs:///x"), "model_dir: names no bucket (gs://BUCKET/PATH)"),
-    (COMMAND.replace("runs/x", "~nobody-here/x"), "names the home directory of nobody here"),
+    (COMMAND.replace("runs/x", "~nobody-here/x"), "names the home directory of an unknown user"),
     (COMMAND.replace("runs/x", "$HOME/x"), "c.yaml:3: trainer.init.model_dir: $HOME is not expan"),
     (COMMAND.replace("runs/x", "'${SCRATCH}/x'"), "model_dir: ${SCRATCH} is not expanded here"),
     (with_command("argv: [a]\nsuccess: {file: $OUT/done}"), "success.file: $OUT is not expanded"),
@@ -284,23 +284,23 @@ MISTAKES = [
         FIT.replace(f"  fit: {DATA}\n", ""),
         "c.yaml:1: trainer: needs either fit (our trainer) or co",
     ),
-    (FIT + "  command: [a]\n", "c.yaml:7: trainer.command: stands beside fit: keep command (any"),
+    (FIT + "  command: [a]\n", "c.yaml:7: trainer.command: is given beside fit: keep command (any"),
     (FIT.replace(DATA, "3"), "c.yaml:6: trainer.fit: is not a mapping (value 3)"),
-    (with_init("seed: 3"), "c.yaml:4: trainer.init.seed: belongs to our trainer; a command"),
-    (with_init("model:\n  name: gpt"), "c.yaml:4: trainer.init.model: belongs to our trainer"),
+    (with_init("seed: 3"), "c.yaml:4: trainer.init.seed: is only for our trainer (fit); a"),
+    (with_init("model:\n  name: gpt"), "c.yaml:4: trainer.init.model: is only for our trainer"),
     (with_command("[]"), "c.yaml:6: trainer.command: list should have at least 1 item"),
     (COMMAND.replace("train.py", "3"), "c.yaml:6: trainer.command[1]: input should be a valid"),
     (
         COMMAND.replace("[python, train.py]", "python 'my train.py' --lr 1"),
-        "c.yaml:6: trainer.command: is text, but no shell splits it into words: "
-        'write ["python", "my train.py", "--lr", "1"]',
+        "c.yaml:6: trainer.command: is one text, but no shell reads it: "
+        'write the list ["python", "my train.py", "--lr", "1"]',
     ),
     (
         with_command("argv: python x.py | tee log"),
-        'c.yaml:7: trainer.command.argv: is text, but no shell splits it into words: write ["bash"'
+        'c.yaml:7: trainer.command.argv: is one text, but no shell reads it: write the list ["bash"'
         ', "-c", "python x.py | tee log"]',
     ),
-    (COMMAND.replace("[python, train.py]", '"it\'s"'), 'write ["bash", "-c", "it\'s"]'),
+    (COMMAND.replace("[python, train.py]", '"it\'s"'), 'write the list ["bash", "-c", "it\'s"]'),
     (COMMAND.replace("[python, train.py]", "3"), "c.yaml:6: trainer.command: is not a mapping (v"),
     (with_command("argv: [a]\nenv: {X: 1}"), "trainer.command.env.X: is no text"),
     (
@@ -361,10 +361,10 @@ MISTAKES = [
         "faults[0].device_returns: is '4', but there are only 0 to 3",
     ),
     (COMMAND + "  faults: [{step: 1, hang: true}]", "drills need our trainer (fit)"),
-    (COMMAND + "  start_from: {load: all}", "trainer.start_from: belongs to our trainer"),
+    (COMMAND + "  start_from: {load: all}", "trainer.start_from: is only for our trainer"),
     # --- phases
     (FIT + "  name: a b", "c.yaml:7: trainer.name: string should match pattern"),
-    (FIT + "  start_from: {phase: a}", "trainer.start_from: the first phase has none before"),
+    (FIT + "  start_from: {phase: a}", "trainer.start_from: the first phase has no earlier"),
     (PHASES.replace("runs/x", "runs/y", 1), "c.yaml:8: trainer[1].trainer.init.model_dir: all"),
     (PHASES.replace("second", "first"), "c.yaml:7: trainer[1].trainer.name: 'first' is the"),
     (PHASES.replace("first", "phase2").replace("    name: second\n", ""), "'phase2' is the name"),
@@ -376,7 +376,7 @@ MISTAKES = [
     (PHASES + "    start_from: {load: some}", "load: input should be 'params' or 'all'"),
     (
         PHASES.replace("{model_dir: runs/x,", "{model_dir: runs/x, checkpoint: {directory: c},"),
-        "c.yaml:8: trainer[1].trainer.init.checkpoint.directory: is that of another phase too",
+        "c.yaml:8: trainer[1].trainer.init.checkpoint.directory: is also the directory of another",
     ),
     # --- exit codes
     (COMMAND + "exit_codes: slurm", "c.yaml:7: exit_codes: is neither a preset (xpk) nor a map"),

@@ -29,16 +29,17 @@ def with_rules(*rules: str) -> str:
     [
         (
             ["{exit_code: 9, signal: SIGKILL, verdict: RESTART}"],
-            AT.format(7, 0, ".signal") + 'stands beside exit_code (value ["SIGKILL"]), and a '
-            "process ends by one of them: make two rules of it",
+            AT.format(7, 0, ".signal") + 'is given beside exit_code (value ["SIGKILL"]), but a '
+            "process ends by only one of them: write two rules",
         ),
         (
             ["{name: a, regex: x, verdict: RESTART}", "{name: a, regex: y, verdict: FATAL}"],
-            AT.format(8, 1, ".name") + 'is that of rules[0] too (value "a"); give each its own',
+            AT.format(8, 1, ".name")
+            + 'is also the name of rules[0] (value "a"); give each its own',
         ),
         (
             ["{name: own-2, regex: x, verdict: RESTART}", "{regex: y, verdict: FATAL}"],
-            'rules[1].name: is that of rules[0] too (value "own-2"); give each its own',
+            'rules[1].name: is also the name of rules[0] (value "own-2"); give each its own',
         ),
         (
             ["{regex: x, verdict: RESTART}", "{regex: x, verdict: FATAL}"],

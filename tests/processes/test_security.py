@@ -262,7 +262,7 @@ def test_what_a_program_is_given_in_secret_is_nowhere(
         (
             {"env_file": "nowhere"},
             78,
-            "env_file: no such file: nowhere; a relative path is against the working directory",
+            "env_file: no such file: nowhere; a relative path begins at the working directory",
         ),
         (
             {"env_secrets": {"X": VERSION}},
@@ -270,7 +270,7 @@ def test_what_a_program_is_given_in_secret_is_nowhere(
             "env_secrets.X: projects/p/secrets/s/versions/1 cann",
         ),
         ({"env_secrets": {"X": "s"}}, 78, "trainer.command.env_secrets.X: "),
-        ({"env_secrets": {"X": VERSION}, "env": {"X": ""}}, 78, "X: stands in command.env too"),
+        ({"env_secrets": {"X": VERSION}, "env": {"X": ""}}, 78, "X: is also in command.env"),
         ({"env_secrets": {"X": VERSION.replace("1", "2")}}, 74, "2 cannot be fetched: 127.0.0.1"),
     ],
 )

@@ -40,19 +40,19 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "only a comment": ("# later\n", "c.yaml: is empty"),
     "a list": ("- trainer\n", 'c.yaml:1: is not a mapping (value ["trainer"])'),
     "a tab": ("trainer:\n\tinit: 1\n", "c.yaml:2: not valid YAML: found character '\\t'"),
-    "a key twice": (THERE + "trainer: 1\n", "c.yaml:4: trainer: stands here twice"),
+    "a key twice": (THERE + "trainer: 1\n", "c.yaml:4: trainer: is here twice"),
     "Latin-1": ("a: \xff".encode("latin-1"), "c.yaml: is not UTF-8 text (byte 3)"),
     "two documents": (THERE + "---\n" + THERE, "c.yaml:4: not valid YAML: but found another"),
     "JSON that is cut off": ('{"trainer": {', "c.yaml:1: not valid YAML"),
     # --- the command
-    "text": (command("python there.py --lr 1"), 'write ["python", "there.py", "--lr", "1"]'),
-    "text for a shell": (command("a && b"), 'write ["bash", "-c", "a && b"]'),
-    "argv as text": (command("{argv: python x.py}"), 'command.argv: is text, but no shell splits'),
+    "text": (command("python there.py --lr 1"), 'the list ["python", "there.py", "--lr", "1"]'),
+    "text for a shell": (command("a && b"), 'write the list ["bash", "-c", "a && b"]'),
+    "argv as text": (command("{argv: python x.py}"), 'command.argv: is one text, but no shell'),
     "one word": (command("['python there.py']"), "no program is called 'python there.py': write"),
     "a number": (command("[python, there.py, --lr, 1]"), "command[3]: input should be a valid str"),
     "beside fit": (
         THERE + "  fit: {train_dataloader: {paths: stdlib}}\n",
-        "c.yaml:3: trainer.command: stands beside fit: keep",
+        "c.yaml:3: trainer.command: is given beside fit: keep",
     ),
     "neither": (f"trainer:\n  {INIT}\n", "trainer: needs either fit (our trainer) or command"),
     # --- rules
@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "a variable": (command("[$HOME/python, there.py]"), "variables are not expanded here, no s"),
     "beside the config": (command("[python, beside.py]"), "beside the config: write {conf}/beside"),
     "stars": (command("[python, a**b.py]"), "trainer.command[1]: no such file: a**b.py; a rel"),
-    "a star": (command("[python, '*side.py']"), "against the working directory, {cwd}\n"),
+    "a star": (command("[python, '*side.py']"), "begins at the working directory, {cwd}\n"),
     "stars for a program": (command("[./a**b, there.py]"), "no such file: ./a**b; a relativ"),
     "stars for an env_file": (command("{argv: [a], env_file: a**.env}"), "no such file: a**.env;"),
     "its env_file": (command("{argv: [a], env_file: gone.env}"), "command.env_file: no such file"),
@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     # --- YAML that many believe in
     "an unknown alias": (command("*python"), "c.yaml:3: not valid YAML: found undefined alias; te"),
     "a merged list": (THERE + "  <<: [1]\n", "`<<` merges mappings: give an alias of one"),
-    "a tag": (command("!mine [a]"), "tag !mine does not belong in a config; text that begins with"),
+    "a tag": (command("!mine [a]"), "a config cannot have the tag !mine; text that begins with"),
     "yes": (command("{argv: [a], bootstrap: yes}"), 'should be a valid boolean (value "yes")'),
     "an unknown x- key": (command("[a]") + "  x-mine: 1\n", "trainer.x-mine: unknown key (value 1"),
 }  # fmt: skip

@@ -88,7 +88,7 @@ def test_from_the_first_request_to_the_end_of_the_job(
     objects.write("status.json", json.dumps(told).encode())
     objects.write("provision/000001.txt", b"exit 0\n")
     running = command.start(**job)
-    running.wait_for("is given back: the job ended with exit code 0")
+    running.wait_for("is deleted: the job ended with exit code 0")
     assert eventually(lambda: cloud.resources[name].state == "DELETING")
     assert stopped(running, signal.SIGINT).code == 79
     cloud.step()

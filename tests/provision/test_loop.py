@@ -115,11 +115,11 @@ def test_a_job_outlives_its_slice(bench: Bench) -> None:
         "slice 1 is ACTIVE: it is there, and boots into the job",
         "the job says: RUNNING, attempt 1, step 5",
         "slice 1 is SUSPENDED",
-        "slice 1 is given back: slice 1 is SUSPENDED",
+        "slice 1 is deleted: slice 1 is SUSPENDED",
         "slice 2, a v5litepod-8, is asked for now",
         "slice 2 is ACTIVE: it is there, and boots into the job",
         "the job says: SUCCEEDED, attempt 1, step 5",
-        "slice 2 is given back: the job ended with exit code 0",
+        "slice 2 is deleted: the job ended with exit code 0",
     ]
     # Run again, there is nothing to do; nobody is asked for anything.
     asked = len(cloud.requests)
@@ -240,8 +240,8 @@ def test_what_does_not_answer_is_told_once_and_asked_until_it_does(bench: Bench)
     assert bench.loop().run() == End(0, "the job ended with exit code 0")
     told = [line for line in bench.said if "away" in line or "again" in line]
     assert told == [
-        "WARNING: the bucket is away; tried again and again from now on",
-        "all that was asked has answered again",
+        "WARNING: the bucket is away; retrying until it works",
+        "the cloud and the bucket answer again",
     ]
     assert bench.seconds >= 10 + 20 + 40 + 80 + 160
 

@@ -118,13 +118,13 @@ TPU = {"platform": "tpu", "type": "v5e-8"}
         ({"model_dir": "s3://b/x"}, "trainer.init.model_dir: must be in a bucket (gs://BUCKET/PA"),
         ({"devices": None}, "trainer.init.devices: must name the slice to ask for: {platform: tp"),
         ({"devices": {"platform": "tpu", "count": 8}}, "trainer.init.devices: must name the slice"),
-        ({"devices": TPU | {"type": "v5e-2"}}, "devices.type: is v5e-2, which is only a part of a"),
+        ({"devices": TPU | {"type": "v5e-2"}}, "devices.type: is v5e-2, which the cloud does not"),
         (
             {"devices": TPU | {"type": "v5e-16"}},
             "devices.type: is v5e-16, or several: only a slice",
         ),
         ({"devices": TPU | {"slices": 2}}, "devices.type: is v5e-8, or several: only a slice of"),
-        ({"devices": TPU | {"type": "tpu7x-8"}}, "have a managed instance group of Compute"),
+        ({"devices": TPU | {"type": "tpu7x-8"}}, "let a managed instance group of Compute"),
     ],
 )
 def test_what_cannot_be_provisioned(tmp_path: Path, changed: dict[str, Any], expected: str) -> None:

@@ -49,7 +49,7 @@ def parse(content: str, name: str) -> dict[str, str]:
         try:
             variable, value = _variable(line)
             if variable in found:
-                raise ValueError(f"{variable} stands here twice")
+                raise ValueError(f"{variable} is here twice")
         except ValueError as error:
             raise ValueError(f"{name}:{number}: {error}") from None
         found[variable] = value
