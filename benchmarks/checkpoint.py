@@ -104,7 +104,7 @@ def _measure(spec: TrainStateSpec, directory: Path, rounds: int, samples: Sample
             with _clock(into, "save_stall_supervise"):
                 ours.save(state, step, {})
             ours.committed(wait=True)
-            ours.settle()
+            ours.wait_for_manifest()
         with _clock(into, "commit_orbax"):
             with _clock(into, "save_stall_orbax"):
                 plain.save(step, args=_plain(ocp.args.StandardSave, state))

@@ -62,8 +62,8 @@ def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], WarmUp
     ready = None
     try:
         _import()
-        from trainer import placement
         from trainer.distributed import is_one_of_several
+        from trainer.visible_devices import use_visible_devices
         from trainer.warm_up import WarmUp
 
         if standby.mode == "ready" and not is_one_of_several():
@@ -74,7 +74,7 @@ def _stand_by(standby: Standby, arguments: list[str]) -> tuple[list[str], WarmUp
 
     def problem(orders: StandbyOrders) -> str | None:
         why_not = ready.problem(orders) if ready is not None else None
-        return why_not or placement.adopt()
+        return why_not or use_visible_devices()
 
     orders = standby.wait(problem)
     if ready is not None and not ready.has_its_devices():
@@ -102,7 +102,7 @@ def _run(
     train = _import()
     identity = WorkerIdentity.from_environment()
     num_devices = identity.num_devices if identity is not None else None
-    train(config, reporter, faults, num_devices, ready.prepared if ready is not None else None)
+    train(config, reporter, faults, num_devices, ready.setup if ready is not None else None)
 
 
 def _import() -> Callable[..., None]:

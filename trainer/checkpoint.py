@@ -2,7 +2,7 @@
 
 Orbax recognises a checkpoint by the directory's name. But a crash can leave the name without the
 content, a disk can change the content, and a person can have made the directory. So this module
-uses `supervisor.protocol.committed`, like the supervisor, and verifies with `trainer.integrity`. A
+uses `supervisor.protocol.committed`, like the supervisor, and verifies with `trainer.manifest`. A
 damaged checkpoint of this job is taken out of use (`trainer.checkpoint_steps`), and the one before
 it is restored. A valid checkpoint that does not match the config, or may be another program's, is
 kept, and an error says why it is not used.
@@ -27,7 +27,7 @@ from orbax.checkpoint.checkpoint_managers import SaveDecisionPolicy
 
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import NoticeCode
-from trainer import distributed, integrity
+from trainer import distributed
 from trainer.bucket_paths import path_of
 from trainer.checkpoint_steps import (
     CheckpointSteps,
@@ -39,11 +39,11 @@ from trainer.checkpoint_steps import (
 )
 from trainer.config_fingerprint import Fingerprint, differences
 from trainer.fence import Fence, FencedError
-from trainer.integrity import DamagedError
 from trainer.log import Warn
-from trainer.saving import manager
+from trainer.manifest import DamagedError, read_manifest, write_manifest
+from trainer.saving import make_manager
 from trainer.train_state import TrainState
-from trainer.verification import read_after_verification, read_verified
+from trainer.verification import verified_read, verify_then_read
 
 Position = Mapping[str, Any]
 """The position of the data iterator, as its `get_state` returned it."""
@@ -100,7 +100,7 @@ class CheckpointSaver:
         self._fingerprint = fingerprint
         self._warn = warn
         self._policy = policy
-        self.took = 0.0
+        self.last_save_seconds = 0.0
         """Seconds from the begin of the last committed save until it was known to be committed: an
         upper bound of how long the save took."""
         self._began = 0.0
@@ -111,7 +111,7 @@ class CheckpointSaver:
         if distributed.is_first():
             steps.clear(warn)
 
-    def verified(self) -> int | None:
+    def newest_verified(self) -> int | None:
         """Return the newest step whose files are intact; damaged newer ones are moved aside. None:
         nothing was ever committed.
 
@@ -119,13 +119,13 @@ class CheckpointSaver:
             NoUsableCheckpointError, ForeignCheckpointError, CheckpointMismatchError: see there.
         """
         found = self._newest(lambda path: None) if distributed.is_first() else None
-        return distributed.of_first(None if found is None else found[0])
+        return distributed.broadcast_from_first(None if found is None else found[0])
 
     def restore(self, abstract: TrainState) -> tuple[int, TrainState, Position] | None:
         """Restore the newest intact checkpoint: (step, state, data position). None: nothing was
-        ever committed. Errors as `verified`."""
+        ever committed. Errors as `newest_verified`."""
         if distributed.is_one_of_several():
-            step = self.verified()
+            step = self.newest_verified()
             if step is None:
                 return None
             return step, *_restore(self._steps.directory / str(step), abstract)
@@ -143,7 +143,7 @@ class CheckpointSaver:
         Raises:
             FencedError: the job has another owner.
         """
-        self.settle()
+        self.wait_for_manifest()
         if distributed.is_first():  # Orbax has the others wait for it before they write
             self._allow(f"the save of step {step}")
             self._steps.begin(step, self._warn)
@@ -183,13 +183,13 @@ class CheckpointSaver:
             return None
         self._manager.wait_until_finished()  # raises the exception that made the save fail
         step, self._saving = self._saving, None
-        self.took = time.monotonic() - self._began
+        self.last_save_seconds = time.monotonic() - self._began
         if distributed.is_first():  # to it, a step is committed once all have written their parts
             self._recording = Thread(target=self._record, args=(step,), name="manifest")
             self._recording.start()
         return step
 
-    def settle(self) -> None:
+    def wait_for_manifest(self) -> None:
         """Wait until the manifest of the last committed save is written and old steps are removed.
 
         Raises:
@@ -204,12 +204,12 @@ class CheckpointSaver:
     def close(self) -> None:
         """Wait for saves and stop the threads that make them."""
         self._manager.close()
-        self.settle()
+        self.wait_for_manifest()
 
     @cached_property
     def _manager(self) -> Any:
         """Orbax's manager, created when it is first used: at the first step boundary."""
-        return manager(
+        return make_manager(
             self._steps.directory,
             policy=self._policy,
             by_rename=self._steps.commits_by_rename,
@@ -220,7 +220,7 @@ class CheckpointSaver:
         """Check the fence and clear the step's name, in the committing thread, just before `step`
         is committed."""
         self._allow(f"the commit of step {step}")  # first: a step in the way may be the new owner's
-        self._steps.make_way(step, self._warn)
+        self._steps.clear_final_name(step, self._warn)
 
     def _allow(self, what: str) -> None:
         if self._fence is not None:
@@ -229,12 +229,12 @@ class CheckpointSaver:
     def _record(self, step: int) -> None:
         versions = {"jax": jax.__version__, "orbax": ocp.__version__}
         try:
-            integrity.record(self._steps.directory / str(step), self._fingerprint, versions)
+            write_manifest(self._steps.directory / str(step), self._fingerprint, versions)
         except Exception as error:  # what a store's client raises has no type in common
             text = f"step {step}: its manifest could not be written: {error}"
             self._warn(text, NoticeCode.MANIFEST_NOT_WRITTEN, step)
         try:
-            self._steps.end(step)
+            self._steps.mark_committed(step)
             self._steps.evict(self._keep, self._allow, self._warn)
         except FencedError as error:
             self._fenced = error
@@ -324,7 +324,7 @@ def _load(
         DamagedError: the files are not what was committed.
         CheckpointMismatchError: it is valid, but does not fit the config.
     """
-    manifest = integrity.read(path)
+    manifest = read_manifest(path)
     if manifest is None:
         if lacking := [item for item in items if not (path / item).is_dir()]:
             raise DamagedError(f"cannot be restored: there is no {', no '.join(lacking)} in it")
@@ -338,8 +338,8 @@ def _load(
         if manifest is None:
             return read(path)
         if not own:
-            return read_after_verification(path, manifest, read)
-        return read_verified(path, manifest, read, warn)
+            return verify_then_read(path, manifest, read)
+        return verified_read(path, manifest, read, warn)
     except DamagedError:
         raise
     except Exception as error:

@@ -28,10 +28,10 @@ from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.removal import NotOursError, Place
 from supervisor.protocol.this_machine import is_posix
-from trainer import bucket_paths, integrity
-from trainer.integrity import MANIFEST, OTHERS, READING_MARK, DamagedError
+from trainer import bucket_paths
 from trainer.ledger import FOREIGN, Ledger
 from trainer.log import Warn, log
+from trainer.manifest import MANIFEST, OTHERS, READING_MARK, DamagedError, read_manifest
 
 CORRUPT = "corrupt"
 _REASON = ".reason.txt"
@@ -103,11 +103,11 @@ class CheckpointSteps(Protocol):
         """
         ...
 
-    def make_way(self, step: int, warn: Warn) -> None:
+    def clear_final_name(self, step: int, warn: Warn) -> None:
         """Move away whatever has the final name of `step`, just before it is committed."""
         ...
 
-    def end(self, step: int) -> None:
+    def mark_committed(self, step: int) -> None:
         """Record that `step` was committed."""
         ...
 
@@ -150,7 +150,7 @@ def set_aside(steps: CheckpointSteps, path: Path, reason: str, warn: Warn) -> No
     warn(text, NoticeCode.CHECKPOINT_DAMAGED, step_of(path.name))
 
 
-def readable(found: Iterator[tuple[int, Path]]) -> Iterator[tuple[int, Path]]:
+def as_unreadable_errors(found: Iterator[tuple[int, Path]]) -> Iterator[tuple[int, Path]]:
     """Yield `found`, with an OSError turned into an `UnreadableCheckpointError`."""
     try:
         yield from found
@@ -178,7 +178,7 @@ def is_committed_now(path: Path, *, posix: bool) -> bool | None:
 
 def tell_foreign(ledger: Ledger, names: Iterable[str], directory: Path, warn: Warn) -> None:
     """Tell people, once for each name, what in `directory` is not this job's."""
-    new = sorted(set(names) - ledger.entries.told)
+    new = sorted(set(names) - ledger.entries.warned)
     if new:
         shown = ", ".join(repr(name) for name in new[:_NAMED])
         more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
@@ -188,7 +188,7 @@ def tell_foreign(ledger: Ledger, names: Iterable[str], directory: Path, warn: Wa
         )
         warn(text, NoticeCode.CHECKPOINTS_FOREIGN)
         with ledger.change() as entries:
-            entries.told |= set(new)
+            entries.warned |= set(new)
 
 
 def forget(ledger: Ledger) -> None:
@@ -199,9 +199,11 @@ def forget(ledger: Ledger) -> None:
             entries.evicting.clear()
 
 
-def excess(ledger: Ledger, found: Iterable[tuple[int, Path]], keep: int) -> list[tuple[int, Path]]:
+def steps_to_evict(
+    ledger: Ledger, found: Iterable[tuple[int, Path]], keep: int
+) -> list[tuple[int, Path]]:
     """Return this job's steps except its newest `keep`, oldest first."""
-    own = [(step, path) for step, path in found if ledger.has(step, path)]
+    own = [(step, path) for step, path in found if ledger.owns(step, path)]
     return sorted(own, reverse=True)[keep:][::-1]
 
 
@@ -209,7 +211,7 @@ def is_expected_in(path: Path) -> Callable[[str], bool]:
     """Return a predicate: whether a save creates a file or folder of this name, relative to the
     step `path`."""
     try:
-        manifest = integrity.read(path)
+        manifest = read_manifest(path)
     except DamagedError:
         manifest = None
     if manifest is None:
@@ -257,7 +259,7 @@ class RenamedSteps:
 
     def committed(self) -> Iterator[tuple[int, Path]]:
         """See `CheckpointSteps`."""
-        return readable(committed_steps(self.directory))
+        return as_unreadable_errors(committed_steps(self.directory))
 
     def clear(self, warn: Warn) -> None:
         """See `CheckpointSteps`."""
@@ -281,7 +283,7 @@ class RenamedSteps:
         if step is None or committed is None:
             return step in entries.committed
         if committed and step == entries.saving and not self._exists(self._killed):
-            self.end(step)  # the saving process was killed after the commit
+            self.mark_committed(step)  # the saving process was killed after the commit
         elif not committed and step in entries.committed:
             set_aside(self, entry, "the mark of its commit is gone", warn)
         else:
@@ -300,18 +302,18 @@ class RenamedSteps:
             self._move_away(name, warn)
         self._ledger.begin(step)
 
-    def make_way(self, step: int, warn: Warn) -> None:
+    def clear_final_name(self, step: int, warn: Warn) -> None:
         """See `CheckpointSteps`."""
         self._move_away(f"{step}", warn)
 
-    def end(self, step: int) -> None:
+    def mark_committed(self, step: int) -> None:
         """See `CheckpointSteps`."""
-        self._ledger.end(step)
+        self._ledger.mark_committed(step)
 
     def evict(self, keep: int, allow: Callable[[str], None], warn: Warn) -> None:
         """See `CheckpointSteps`. Each step is renamed first, to a unique name that is recorded in
         the ledger before."""
-        for step, path in excess(self._ledger, committed_steps(self.directory), keep):
+        for step, path in steps_to_evict(self._ledger, committed_steps(self.directory), keep):
             allow(f"the eviction of step {step}")
             name = f"{_EVICTED}{step}-{uuid.uuid4().hex}"
             with self._ledger.change() as entries:
@@ -321,7 +323,7 @@ class RenamedSteps:
                     Place.STEP,
                     path,
                     below=self.directory,
-                    is_ours=partial(self._ledger.has, step, path),
+                    is_ours=partial(self._ledger.owns, step, path),
                     is_expected=is_expected_in(path),
                     renamed_to=name,
                 )
@@ -331,7 +333,7 @@ class RenamedSteps:
 
     def is_own(self, step: int, path: Path) -> bool:
         """See `CheckpointSteps`."""
-        return self._ledger.may_have(step, path)
+        return self._ledger.may_own(step, path)
 
     def set_aside(self, path: Path, reason: str) -> str:
         """See `CheckpointSteps`: moves it into a folder whose name cannot be taken for a step."""
@@ -360,7 +362,7 @@ class RenamedSteps:
         if step is None or path.name.endswith(_REASON):
             return False
         reason = path.with_name(f"{path.name}{_REASON}")
-        return os.path.lexists(reason) or self._ledger.has(step, path)
+        return os.path.lexists(reason) or self._ledger.owns(step, path)
 
     def _exists(self, name: str | None) -> bool:
         return name is not None and os.path.lexists(self.directory / name)

@@ -25,13 +25,13 @@ _OF_A_PHASE = ("determinism.elastic", "loop.micro_batch_size")
 def fingerprint(init: InitConfig) -> Fingerprint:
     """Return what must be equal to continue the same phase."""
     model = init.model.model_dump(mode="json")
-    marks = {f"model.{key}": value for key, value in model.items()} | {
+    facts = {f"model.{key}": value for key, value in model.items()} | {
         "optimizer.name": str(init.optimizer.name),
         "determinism.elastic": str(init.determinism.elastic),
     }
     if init.is_bitwise:
-        marks["loop.micro_batch_size"] = init.loop.micro_batch_size
-    return marks
+        facts["loop.micro_batch_size"] = init.loop.micro_batch_size
+    return facts
 
 
 def fingerprint_across(init: InitConfig, source: StartPoint) -> Fingerprint:

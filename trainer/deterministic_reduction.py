@@ -62,14 +62,14 @@ def mean(function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zer
     """
     accumulation, sequences, _ = tokens.shape
     device, count = jax.lax.axis_index(AXES), jax.lax.axis_size(AXES)
-    number = accumulation * count
+    num_micro_batches = accumulation * count
     like, restore = ravel_pytree(zeros)
-    padding = -like.size % number
+    padding = -like.size % num_micro_batches
     tokens = jnp.concatenate([tokens, tokens[:1]])  # XLA does not index an array of length 1
 
-    def add(turn: jax.Array, total: jax.Array) -> jax.Array:
-        places = (turn * count + device) * sequences + jnp.arange(sequences)
-        result, _ = ravel_pytree(jax.lax.optimization_barrier(function(tokens[turn], places)))
+    def add(step: jax.Array, total: jax.Array) -> jax.Array:  # step: of the accumulation
+        places = (step * count + device) * sequences + jnp.arange(sequences)
+        result, _ = ravel_pytree(jax.lax.optimization_barrier(function(tokens[step], places)))
         parts = jnp.pad(result, (0, padding)).reshape(count, -1)
         for one in jax.lax.all_to_all(parts, AXES, 0, 0):
             total = total + one
@@ -80,4 +80,4 @@ def mean(function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zer
     unknown = jax.lax.optimization_barrier(jnp.int32(accumulation))
     total = jax.lax.fori_loop(0, unknown, add, nothing)
     whole = jax.lax.optimization_barrier(jax.lax.all_gather(total, AXES, tiled=True))
-    return restore(whole[: like.size] / number)
+    return restore(whole[: like.size] / num_micro_batches)

@@ -28,7 +28,7 @@ Faults = dict[int, str]
 """What is wrong with a device, by the index of the device."""
 
 
-def probe(
+def check_devices(
     devices: Sequence[Any],
     one_by_one: bool,
     skip: Collection[int],
@@ -44,25 +44,25 @@ def probe(
         ArithmeticError: each device computes correctly, but their sum is wrong.
     """
 
-    def tell_of(at: Any, *, compiled: bool = False) -> None:
+    def report(at: Any, *, compiled: bool = False) -> None:
         tell(found=len(devices), bad=bad, at=at, compiled=compiled)
 
     left = [place for place in range(len(devices)) if place not in skip]
     bad: Faults = {}
 
     for place in left if one_by_one else ():
-        tell_of(place)
+        report(place)
         try:
-            bad |= _faults(devices, [place], wrong, partial(tell_of, place, compiled=True))
+            bad |= _faults(devices, [place], wrong, partial(report, place, compiled=True))
         except Exception as error:  # any error of a broken device
             bad[place] = keep_beginning(f"{type(error).__name__}: {error}", _MAX_REASON)
     while healthy := [place for place in left if place not in bad]:
-        tell_of("all")
-        faults = _faults(devices, healthy, wrong, partial(tell_of, "all", compiled=True))
+        report("all")
+        faults = _faults(devices, healthy, wrong, partial(report, "all", compiled=True))
         if not faults:
             break
         bad |= faults
-    tell_of(None)
+    report(None)
 
 
 def _faults(

@@ -20,7 +20,7 @@ from jax.experimental import multihost_utils
 
 _SHUTDOWN_TIMEOUT = 10  # seconds; jax waits 5 minutes for processes that are gone
 _PATIENCE = 60.0
-_KNOCKING = 0.005
+_CONNECT_INTERVAL = 0.005
 """Seconds between two attempts to connect."""
 _NOTHING = -1
 
@@ -55,7 +55,7 @@ def wait_for(address: str) -> None:
         try:
             socket.create_connection((host, int(port)), _PATIENCE).close()
         except OSError:
-            time.sleep(_KNOCKING)
+            time.sleep(_CONNECT_INTERVAL)
         else:
             return
 
@@ -80,7 +80,7 @@ def preemption_notice() -> Callable[[], bool] | None:
     must call it equally often. None: this process is the only one.
 
     jax answers yes for one number only: one above the highest that any process had asked about when
-    the notice came. So calls are counted, and nobody else may ask: see `saving.Manager`.
+    the notice came. So calls are counted, and nobody else may ask: see `saving.CheckpointManager`.
     """
     if not jax.distributed.is_initialized():
         return None
@@ -88,7 +88,7 @@ def preemption_notice() -> Callable[[], bool] | None:
     return lambda: multihost_utils.reached_preemption_sync_point(next(numbers))
 
 
-def all_have(number: int | None) -> bool:
+def all_agree_on(number: int | None) -> bool:
     """Whether all processes pass the same number, and none passes None. A collective: call it in
     all processes."""
     if jax.process_count() == 1:
@@ -97,7 +97,7 @@ def all_have(number: int | None) -> bool:
     return number is not None and bool((numbers == number).all())
 
 
-def of_first(number: int | None) -> int | None:
+def broadcast_from_first(number: int | None) -> int | None:
     """Return the number that process 0 passes. A collective: call it in all processes."""
     if not jax.distributed.is_initialized() or jax.process_count() == 1:
         return number
@@ -106,7 +106,8 @@ def of_first(number: int | None) -> int | None:
     return None if told == _NOTHING else told
 
 
-def leave() -> None:
-    """Wait for the other processes at the end: process 0 runs the service that they all use."""
+def shut_down() -> None:
+    """Wait for the other processes, and disconnect from them: process 0 runs the service that they
+    all use."""
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()

@@ -35,7 +35,7 @@ class Evaluation:
         executables: Executables,
     ) -> None:
         self._config = config
-        self._blueprint = spec
+        self._spec = spec
         self._sharder = sharder
         self._executables = executables
         self._loss: Any = None
@@ -58,7 +58,7 @@ class Evaluation:
         return total / len(self._batches)
 
     def _prepare(self) -> None:
-        config, spec = self._config, self._blueprint
+        config, spec = self._config, self._spec
         loss = compiled_loss(config, spec, self._sharder, self._executables)
         self._batches = validation_batches(
             config.dataloader,

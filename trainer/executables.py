@@ -64,13 +64,13 @@ class Executables:
         """`config` holds what decides the programs besides `environment_fingerprint`. The backend
         must be initialised."""
         self._log = log
-        self._directory = self._usable(directory) if directory is not None else None
+        self._directory = self._usable_directory(directory) if directory is not None else None
         self._key = digest(json.dumps([environment_facts(), dict(config)], sort_keys=True).encode())
         self._thread = ThreadPoolExecutor(1, "executables")
         self._loading: dict[str, Future[_Loaded | None]] = {}
         self._keeping: list[Future[None]] = []
 
-    def expect(self, name: str) -> None:
+    def begin_loading(self, name: str) -> None:
         """Begin to load the step `name`, for which `get` is called later."""
         self._loading[name] = self._thread.submit(self._load, name)
 
@@ -96,22 +96,22 @@ class Executables:
             if _abstract(compiled.args_info) == _abstract((arguments, {})):
                 self._log.obtained(seconds, name, EXECUTABLE)
                 return _OnTrial(compiled, self._path(name).with_suffix(_TRIAL))
-            self._drop(name, "it was compiled for other arguments")
+            self._remove(name, "it was compiled for other arguments")
         began = time.perf_counter()
         lowered = function.lower(*arguments)
-        with _CacheHits() as hits:
+        with _CacheHitListener() as hits:
             compiled = lowered.compile()
         self._log.obtained(time.perf_counter() - began, name, CACHE if hits.found else "")
         if not hits.found and self._directory is not None:
-            self._keeping.append(self._thread.submit(self._keep, name, compiled))
+            self._keeping.append(self._thread.submit(self._write, name, compiled))
         ready: Callable[..., Any] = compiled
         return ready
 
     # --- files ----------------------------------------------------------------------------------
 
-    def _usable(self, directory: Path) -> Path | None:
+    def _usable_directory(self, directory: Path) -> Path | None:
         try:
-            private_files.make(directory)
+            private_files.make_directory(directory)
         except OSError as error:
             text = f"executables are neither loaded nor kept: {error}"
             self._log.warn(text, NoticeCode.EXECUTABLES_OFF)
@@ -130,7 +130,7 @@ class Executables:
             return None
         path = self._path(name)
         if path.with_suffix(_TRIAL).exists():
-            self._drop(name, "the last start with it did not complete a call")
+            self._remove(name, "the last start with it did not complete a call")
             return None
         began = time.perf_counter()
         try:
@@ -138,7 +138,7 @@ class Executables:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            self._drop(name, str(error))
+            self._remove(name, str(error))
             return None
         try:
             serialized, arguments, result = pickle.loads(content)
@@ -146,13 +146,13 @@ class Executables:
                 serialized, jax.tree.structure(arguments), jax.tree.structure(result)
             )
         except Exception as error:  # another version's, or anything else: compile it again
-            self._drop(name, f"{type(error).__name__}: {error}")
+            self._remove(name, f"{type(error).__name__}: {error}")
             return None
         with suppress(OSError):
             os.utime(path)  # the least recently used are removed first
         return compiled, time.perf_counter() - began
 
-    def _drop(self, name: str, why: str) -> None:
+    def _remove(self, name: str, why: str) -> None:
         path = self._path(name)
         try:
             for one in (path, path.with_suffix(_TRIAL)):
@@ -163,7 +163,7 @@ class Executables:
         text = f"{name}: the executable cannot be used ({why}), and {then}"
         self._log.warn(text, NoticeCode.EXECUTABLE_REMOVED)
 
-    def _keep(self, name: str, compiled: Any) -> None:
+    def _write(self, name: str, compiled: Any) -> None:
         path = self._path(name)
         try:
             serialized, arguments, result = serialize_executable.serialize(compiled)
@@ -200,11 +200,11 @@ class _OnTrial:
         return result
 
 
-class _CacheHits:
+class _CacheHitListener:
     """Context manager: `found` is True if this thread meanwhile found a program in the compilation
     cache."""
 
-    def __enter__(self) -> _CacheHits:
+    def __enter__(self) -> _CacheHitListener:
         self.found = False
         self._thread = threading.get_ident()
         jax.monitoring.register_event_listener(self._heard)

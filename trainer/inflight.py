@@ -41,12 +41,12 @@ class InFlight:
         """Add the dispatched step `step`; if there are `limit` steps now, wait for the oldest."""
         self._steps.append((step, metrics))
         if len(self._steps) >= self._limit:
-            self._retire()
+            self._complete_oldest()
 
     def drain(self) -> None:
-        """Wait for all steps in flight; errors as `_retire`."""
+        """Wait for all steps in flight; errors as `_complete_oldest`."""
         while self._steps:
-            self._retire()
+            self._complete_oldest()
 
     @property
     def finite(self) -> jax.Array | None:
@@ -62,7 +62,7 @@ class InFlight:
         self._reporter.step(step)
         self._faults.after_step(step)
 
-    def _retire(self) -> None:
+    def _complete_oldest(self) -> None:
         """Wait for the oldest step in flight, and report it.
 
         Raises:

@@ -25,11 +25,11 @@ from supervisor.protocol import environment, removal
 from supervisor.protocol.committed import committed_at
 from supervisor.protocol.reading import UnreadableError, parse_object
 from trainer import bucket_paths
-from trainer.files import files_in
+from trainer.step_files import files_in
 
 _BY_HAND = "by-hand"
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_MOST_TOLD = 1000
+_MAX_WARNED = 1000
 FOREIGN = "foreign"
 """The folder to which we move things that are not this job's and have a name that a save needs."""
 
@@ -44,7 +44,7 @@ class Entries:
     """Time of commit by step (ns since the epoch, from its metadata), without evicted ones."""
     evicting: set[str] = field(default_factory=set)
     """Names of folders whose removal has begun."""
-    told: set[str] = field(default_factory=set)
+    warned: set[str] = field(default_factory=set)
     """Names of things that are not this job's, of which a person has already been told."""
 
 
@@ -99,7 +99,7 @@ class Ledger:
             entries.saving = step
             entries.committed.pop(step, None)
 
-    def end(self, step: int) -> None:
+    def mark_committed(self, step: int) -> None:
         """Record that the save of `step` is over, and its time of commit; errors as `change`."""
         at = committed_at(self._directory / f"{step}")
         with self.change() as entries:
@@ -107,7 +107,7 @@ class Ledger:
             if at is not None:
                 entries.committed[step] = at
 
-    def has(self, step: int, path: Path) -> bool:
+    def owns(self, step: int, path: Path) -> bool:
         """Whether the committed step in `path` is the one that this job committed.
 
         Raises:
@@ -116,9 +116,9 @@ class Ledger:
         at = self.entries.committed.get(step)
         return at is not None and at == committed_at(path)
 
-    def may_have(self, step: int, path: Path) -> bool:
-        """Return what `has` returns, for a step that may be damaged: metadata without a time counts
-        as a match.
+    def may_own(self, step: int, path: Path) -> bool:
+        """Return what `owns` returns, for a step that may be damaged: metadata without a time
+        counts as a match.
 
         Raises:
             OSError: its metadata cannot be read now.
@@ -146,6 +146,6 @@ def _encoded(entries: Entries) -> bytes:
         "saving": entries.saving,
         "committed": {str(step): at for step, at in sorted(entries.committed.items())},
         "evicting": sorted(entries.evicting),
-        "told": sorted(entries.told)[:_MOST_TOLD],
+        "told": sorted(entries.warned)[:_MAX_WARNED],
     }
     return json.dumps(body, indent=1).encode() + b"\n"

@@ -30,19 +30,19 @@ from trainer import bucket_paths
 from trainer.checkpoint_steps import (
     REMOVED,
     UnmarkedCheckpointError,
+    as_unreadable_errors,
     evicting,
-    excess,
     forget,
     is_committed_now,
     is_expected_in,
-    readable,
     step_of,
+    steps_to_evict,
     tell_foreign,
 )
-from trainer.files import files_in
-from trainer.integrity import MANIFEST
 from trainer.ledger import Ledger
 from trainer.log import Warn, log
+from trainer.manifest import MANIFEST
+from trainer.step_files import files_in
 
 DAMAGED = "supervise_damaged.txt"
 _EARLIER_NOTE = "supervise_saving.txt"
@@ -64,13 +64,13 @@ class MarkedSteps:
 
     def committed(self) -> Iterator[tuple[int, Path]]:
         """See `CheckpointSteps`."""
-        return readable(committed_steps(self.directory, posix=False))
+        return as_unreadable_errors(committed_steps(self.directory, posix=False))
 
     def clear(self, warn: Warn) -> None:
         """See `CheckpointSteps`. Markers of damaged steps that a kill has left are removed."""
         if problem := self._ledger.load():
             warn(problem, NoticeCode.LEDGER_UNUSABLE)
-        self._take_over_note()
+        self._migrate_note()
         foreign, newest = list[str](), -1
         for step, entry in self._all():
             committed = is_committed_now(entry, posix=False)
@@ -79,7 +79,9 @@ class MarkedSteps:
                     self._unmark(entry)
                 continue
             newest = max(newest, step) if committed else newest
-            is_ours = self._is_own(step, entry) if committed else self._removed(step, entry, warn)
+            is_ours = (
+                self._is_own(step, entry) if committed else self._remove_if_ours(step, entry, warn)
+            )
             if not is_ours:
                 if not committed and step > newest and committed_at(entry) is not None:
                     raise UnmarkedCheckpointError(unmarked_warning(str(entry)))
@@ -90,15 +92,15 @@ class MarkedSteps:
     def _is_own(self, step: int, entry: Path) -> bool:
         """Whether the committed step is this job's."""
         if step == self._ledger.entries.saving:
-            self.end(step)  # the saving process was killed after the commit
+            self.mark_committed(step)  # the saving process was killed after the commit
         return step in self._ledger.entries.committed
 
-    def _removed(self, step: int, entry: Path, warn: Warn) -> bool:
+    def _remove_if_ours(self, step: int, entry: Path, warn: Warn) -> bool:
         """Remove the uncommitted `step` if the ledger shows that a killed save or removal of this
         job has left it; returns whether it shows that."""
         entries = self._ledger.entries
         is_killed = step == entries.saving
-        is_evicted = entry.name in entries.evicting and self._ledger.has(step, entry)
+        is_evicted = entry.name in entries.evicting and self._ledger.owns(step, entry)
         if not (is_killed or is_evicted):
             return False
         place = Place.KILLED_SAVE if is_killed else Place.STEP
@@ -107,7 +109,7 @@ class MarkedSteps:
             if is_killed:
                 self._remove(place, entry, lambda: True)
             else:
-                is_ours = partial(self._ledger.has, step, entry)
+                is_ours = partial(self._ledger.owns, step, entry)
                 self._remove(place, entry, is_ours, is_expected_in(entry))
         except NotOursError as error:
             warn(str(error), NoticeCode.CHECKPOINT_NOT_REMOVED, step)
@@ -119,38 +121,38 @@ class MarkedSteps:
         """See `CheckpointSteps`. A damaged step of this job with the same number is removed."""
         path = self.directory / f"{step}"
         if _is_in_the_way(path):
-            if not ((path / DAMAGED).exists() and self._ledger.has(step, path)):
+            if not ((path / DAMAGED).exists() and self._ledger.owns(step, path)):
                 raise UnmarkedCheckpointError(
                     f"{path} is in the way of a save, and nothing proves that this job saved it: "
                     "move it away"
                 )
-            self._remove(Place.STEP, path, partial(self._ledger.has, step, path))
+            self._remove(Place.STEP, path, partial(self._ledger.owns, step, path))
         self._ledger.begin(step)
 
-    def make_way(self, step: int, warn: Warn) -> None:
+    def clear_final_name(self, step: int, warn: Warn) -> None:
         """See `CheckpointSteps`. Nothing to do: the step has its final name from the start, and its
         marker is created only if there is none."""
 
-    def end(self, step: int) -> None:
+    def mark_committed(self, step: int) -> None:
         """See `CheckpointSteps`."""
-        self._ledger.end(step)
+        self._ledger.mark_committed(step)
 
     def evict(self, keep: int, allow: Callable[[str], None], warn: Warn) -> None:
         """See `CheckpointSteps`. The marker goes first, so that half a step is never committed."""
         found = committed_steps(self.directory, posix=False)
-        for step, path in excess(self._ledger, found, keep):
+        for step, path in steps_to_evict(self._ledger, found, keep):
             allow(f"the eviction of step {step}")
             with self._ledger.change() as entries:
                 entries.evicting.add(path.name)
             with evicting(step, self._ledger, warn):
-                is_ours = partial(self._ledger.has, step, path)
+                is_ours = partial(self._ledger.owns, step, path)
                 self._remove(Place.STEP, path, is_ours, is_expected_in(path))
             with self._ledger.change() as entries:
                 entries.evicting.discard(path.name)
 
     def is_own(self, step: int, path: Path) -> bool:
         """See `CheckpointSteps`."""
-        return self._ledger.may_have(step, path)
+        return self._ledger.may_own(step, path)
 
     def set_aside(self, path: Path, reason: str) -> str:
         """See `CheckpointSteps`. If it is killed half-way, the next `clear` completes it."""
@@ -181,7 +183,7 @@ class MarkedSteps:
         named = [(step, one) for one in entries if (step := step_of(one.name)) is not None]
         return sorted(named, reverse=True)
 
-    def _take_over_note(self) -> None:
+    def _migrate_note(self) -> None:
         """Move the note of an earlier version into the ledger."""
         try:
             noted = step_of(files_in(self.directory).read(_EARLIER_NOTE).decode().strip())

@@ -23,7 +23,7 @@ from supervisor.protocol.failure_record import write_failure_record
 from supervisor.protocol.messages import Stage
 from trainer.evaluation import compiled_loss
 from trainer.log import WorkerLog
-from trainer.setting_up import set_up
+from trainer.training_setup import set_up
 
 USAGE = "usage: python -P -m trainer.prefetch PARAMS.yaml"
 
@@ -33,14 +33,14 @@ def prefetch(params: Path) -> None:
     config = parse(yaml.safe_load(params.read_text(encoding="utf-8")))
     identity = WorkerIdentity.from_environment()
     num_devices = identity.num_devices if identity is not None else None
-    prepared = set_up(config, num_devices, Adjustments.from_environment(), WorkerLog())
-    steps = [prepared.train_step]
+    setup = set_up(config, num_devices, Adjustments.from_environment(), WorkerLog())
+    steps = [setup.train_step]
     if config.fit.validation is not None:
-        spec, sharder, executables = prepared.spec, prepared.sharder, prepared.executables
+        spec, sharder, executables = setup.spec, setup.sharder, setup.executables
         steps.append(compiled_loss(config.fit.validation, spec, sharder, executables))
     for step in steps:
         step.result()
-    prepared.executables.close()
+    setup.executables.close()
 
 
 def main() -> NoReturn:

@@ -19,7 +19,7 @@ _LARGEST = 2 << 30
 """Bytes; no compiler writes a larger file."""
 
 
-def make(directory: Path) -> None:
+def make_directory(directory: Path) -> None:
     """Make `directory` and its parents, or check that only this user can write to it.
 
     Raises:

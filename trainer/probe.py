@@ -52,7 +52,8 @@ def _answer(connection: socket.socket) -> None:
     nice = background.lower_priority() if is_ahead else None
     import jax
 
-    from trainer import device_health, placement
+    from trainer.device_health import check_devices
+    from trainer.visible_devices import use_visible_devices
 
     with connection, connection.makefile("rw") as lines:
         question = lines.readline()
@@ -64,7 +65,7 @@ def _answer(connection: socket.socket) -> None:
         for name in asked["without"]:
             os.environ.pop(name, None)
         os.environ.update(asked["environment"])
-        if (why_not := placement.adopt()) is not None:
+        if (why_not := use_visible_devices()) is not None:
             raise RuntimeError(why_not)
 
         def tell(**known: Any) -> None:
@@ -76,7 +77,7 @@ def _answer(connection: socket.socket) -> None:
         tell(found=0, bad={}, at="start", compiled=False)
         simulated.fail_if_stuck(asked["stuck"])
         devices = jax.local_devices()
-        device_health.probe(devices, asked["one_by_one"], asked["skip"], asked["wrong"], tell)
+        check_devices(devices, asked["one_by_one"], asked["skip"], asked["wrong"], tell)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ BeforeCommit = Callable[[int], None]
 the step stays uncommitted."""
 
 
-class Manager(ocp.CheckpointManager):
+class CheckpointManager(ocp.CheckpointManager):
     """Orbax's manager, but it never asks `jax.distributed` whether to stop: the training loop does.
 
     Orbax would ask in the thread that commits a step, with the number of that step. If a notice
@@ -42,19 +42,19 @@ class Manager(ocp.CheckpointManager):
         return False
 
 
-def manager(
+def make_manager(
     directory: Path,
     *,
     policy: SaveDecisionPolicy | None,
     by_rename: bool,
     before_commit: BeforeCommit,
-) -> Manager:
+) -> CheckpointManager:
     """Return a manager that saves steps in `directory` when `policy` says so."""
     path_class = _temporary_path_class(directory, by_rename=by_rename, before_commit=before_commit)
-    return Manager(
+    return CheckpointManager(
         directory,
         options=ocp.CheckpointManagerOptions(
-            step_name_format=_OwnSteps(),
+            step_name_format=_StepNamesOnly(),
             save_decision_policy=policy,
             preservation_policy=preservation_policy.PreserveAll(),
             cleanup_tmp_directories=False,
@@ -66,7 +66,7 @@ def manager(
     )
 
 
-class _OwnSteps(orbax_path.step.NameFormat):
+class _StepNamesOnly(orbax_path.step.NameFormat):
     """Names steps as Orbax does, but finds none."""
 
     def build_name(self, step: int) -> str:

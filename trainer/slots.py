@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from supervisor.protocol.reading import parse_object
-from trainer.hostmemory import available
+from trainer.host_memory import available
 
 Piece = memoryview
 """A contiguous view of bytes (format `B`)."""
@@ -95,7 +95,7 @@ class Slots:
         newest = self.newest()
         start = 0 if newest is None or newest.slot == 1 else self._size
         os.pwrite(self._memory, bytes(_PREFIX.size), start)
-        for (begin, _), piece in zip(_places(start, self._sizes), pieces, strict=True):
+        for (begin, _), piece in zip(_offsets(start, self._sizes), pieces, strict=True):
             _write(self._memory, piece, begin)
         checksums = [zlib.crc32(piece) for piece in pieces]
         body = json.dumps({"number": number, "about": about, "checksums": checksums}).encode()
@@ -116,9 +116,9 @@ class Slots:
         Raises:
             DamagedRecordError: a piece does not match its checksum.
         """
-        places = _places(header.slot * self._size, sizes)
+        offsets = _offsets(header.slot * self._size, sizes)
         with ThreadPoolExecutor(_THREADS, "snapshot") as pool:
-            yield from pool.map(self._verified, places, header.checksums)
+            yield from pool.map(self._verified, offsets, header.checksums)
 
     def clear(self) -> None:
         """Remove both records, and free the memory."""
@@ -150,7 +150,7 @@ class Slots:
         return piece
 
 
-def _places(start: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _offsets(start: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield (offset, size) of each piece, in bytes."""
     begin = start + HEADER
     for size in sizes:

@@ -26,7 +26,7 @@ from supervisor.protocol.messages import NoticeCode
 from trainer.byte_layout import ByteLayout, Written, sizes, to_bytes
 from trainer.checkpoint import Position
 from trainer.config_fingerprint import fingerprint
-from trainer.distributed import all_have
+from trainer.distributed import all_agree_on
 from trainer.log import Warn, log
 from trainer.slots import DamagedRecordError, Header, Slots
 from trainer.train_state import TrainState, TrainStateSpec
@@ -43,7 +43,7 @@ class SnapshotWriter:
         self._every = every
         self._warn = warn
         self._layout = ByteLayout.of(spec.abstract)
-        self._mark = _mark(spec)
+        self._identity = _identity(spec)
         self._written = self._layout.written
         self._slots = Slots(memory, sizes(self._written))
         self._writing: Thread | None = None
@@ -57,7 +57,7 @@ class SnapshotWriter:
         if wanted is None:
             return None
         memory = snapshot_memory()
-        if not all_have(None if memory is None else 0):
+        if not all_agree_on(None if memory is None else 0):
             log.info("snapshots-off")
             return None
         assert memory is not None
@@ -94,7 +94,7 @@ class SnapshotWriter:
         then all snapshots are cleared.
         """
         found = self._restored(checkpoint)
-        if all_have(None if found is None else found[0]):
+        if all_agree_on(None if found is None else found[0]):
             return found
         if found is not None:
             text = f"the snapshot of step {found[0]} is not used: another process does not have it"
@@ -116,7 +116,7 @@ class SnapshotWriter:
         for number, part in enumerate(parts):
             by_device.setdefault(part.device, []).append(number)
         for numbers in by_device.values():
-            copies = _copies([parts[number] for number in numbers])
+            copies = _copy_all([parts[number] for number in numbers])
             for number, copy in zip(numbers, copies, strict=True):
                 parts[number] = copy
         return parts
@@ -132,7 +132,7 @@ class SnapshotWriter:
             for copy in copies:
                 copy.copy_to_host_async()
             layout = [one.described for one in self._written]
-            about = {"mark": self._mark, "position": position, "layout": layout}
+            about = {"mark": self._identity, "position": position, "layout": layout}
             self._slots.write(step, about, [to_bytes(copy) for copy in copies])
         except (OSError, ValueError, jax.errors.JaxRuntimeError) as error:
             self._give_up(error)
@@ -167,7 +167,7 @@ class SnapshotWriter:
             _UnusableError: it is of another run, or lacks a part that this process needs.
         """
         found = header.about["mark"]
-        differ = [key for key, value in self._mark.items() if found.get(key) != value]
+        differ = [key for key, value in self._identity.items() if found.get(key) != value]
         if differ:
             raise _UnusableError(f"it is of another {', '.join(differ)}")
         written = [Written.of(one) for one in header.about.get("layout", ())]
@@ -177,12 +177,12 @@ class SnapshotWriter:
 
 
 @jax.jit
-def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
+def _copy_all(arrays: list[jax.Array]) -> list[jax.Array]:
     """One program for the process: a standby has rehearsed it."""
     return [jnp.copy(array) for array in arrays]
 
 
-def _mark(spec: TrainStateSpec) -> Mapping[str, Any]:
+def _identity(spec: TrainStateSpec) -> Mapping[str, Any]:
     """Return what must be equal to resume from a snapshot. It may be resumed on other devices."""
     return {
         "job": os.environ.get(JOB, ""),

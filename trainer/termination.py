@@ -22,23 +22,23 @@ class Termination:
 
     def __init__(
         self,
-        notice: Callable[[], bool] | None = None,
+        preempted: Callable[[], bool] | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         """Handle SIGTERM from now on, and SIGINT too unless a supervisor runs us.
 
-        With `notice`, somebody else handles SIGTERM, and `notice` returns whether it came.
+        With `preempted`, somebody else handles SIGTERM, and `preempted` returns whether it came.
         """
         self._signal: int | None = None
-        self._notice = notice
-        if notice is None:
+        self._preempted = preempted
+        if preempted is None:
             signal.signal(signal.SIGTERM, self._note)
         if environment.JOB not in environ:
             signal.signal(signal.SIGINT, self._note)
 
     def requested(self) -> bool:
         """Whether this process was asked to stop."""
-        if self._notice is not None and self._notice():
+        if self._preempted is not None and self._preempted():
             self._signal = self._signal or signal.SIGTERM
         return self._signal is not None
 

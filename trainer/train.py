@@ -23,11 +23,11 @@ from trainer.evaluation import Evaluation
 from trainer.inflight import InFlight
 from trainer.log import Warn, WorkerLog, log
 from trainer.save_policy import save_policy
-from trainer.setting_up import TrainingSetup, set_up
 from trainer.snapshot import SnapshotWriter
 from trainer.step import jit_all_finite, jit_skipped_step
 from trainer.train_state import TrainState, TrainStateSpec
 from trainer.training_loop import TrainingLoop
+from trainer.training_setup import TrainingSetup, set_up
 
 
 def train(
@@ -35,49 +35,49 @@ def train(
     reporter: Reporter,
     faults: FaultInjector,
     num_devices: int | None,
-    prepared: TrainingSetup | None = None,
+    setup: TrainingSetup | None = None,
 ) -> None:
     """Train `config` to its end, from the newest committed checkpoint if there is one.
 
-    `prepared` is what a standby has prepared for this config and these devices.
+    `setup` is what a standby has prepared for this config and these devices.
 
     Raises:
         DevicesDiffer: the backend does not have `num_devices` (None: any number will do).
         ConfigError: the config cannot be trained on the devices found.
     """
-    told = prepared.log if prepared is not None else WorkerLog()
-    told.reporter = reporter
-    checkpoints = _checkpoints(config.init, told.warn)
+    worker_log = setup.log if setup is not None else WorkerLog()
+    worker_log.reporter = reporter
+    checkpoints = _checkpoints(config.init, worker_log.warn)
     reporter.stage(Stage.INITIALIZING)
-    if prepared is None:
+    if setup is None:
         deterministic_reduction.same_threads(config.init)
         distributed.initialize()
     if _is_complete(config, checkpoints, reporter):
-        distributed.leave()
+        distributed.shut_down()
         return
     if (held := HeldDevices.from_environment()) is not None:
         held.initialise()
     device = jax.devices()[0]
     reporter.devices(device.platform, jax.device_count(), device.device_kind)
     adjustments = Adjustments.from_environment()
-    if prepared is None:
-        prepared = set_up(config, num_devices, adjustments, told)
-    spec, sharder, batches = prepared.spec, prepared.sharder, prepared.batches()
+    if setup is None:
+        setup = set_up(config, num_devices, adjustments, worker_log)
+    spec, sharder, batches = setup.spec, setup.sharder, setup.batches()
     loop = config.init.loop
     inflight = max(1, loop.max_inflight_computations // adjustments.inflight)
     reporter.adjustable(list(_adjustable(config, sharder.rung, inflight, adjustments)))
     log.info("mesh-chosen", platform=device.platform, **_mesh(sharder.rung))
 
     reporter.stage(Stage.RESTORING)
-    snapshots = SnapshotWriter.of(spec, told.warn)
+    snapshots = SnapshotWriter.of(spec, worker_log.warn)
     begun = _resume(snapshots, checkpoints, batches)
     snapshot = begun is not None
-    state, restored = begun or _start(config, checkpoints, spec, batches, told.warn)
+    state, restored = begun or _start(config, checkpoints, spec, batches, worker_log.warn)
     reporter.restored(restored, snapshot=snapshot)
     step = restored or 0
 
     reporter.stage(Stage.COMPILING, step)
-    train_step = prepared.train_step.result()
+    train_step = setup.train_step.result()
 
     validation = config.fit.validation
     TrainingLoop(
@@ -91,9 +91,7 @@ def train(
         batches=batches,
         sharder=sharder,
         evaluation=(
-            None
-            if validation is None
-            else Evaluation(validation, spec, sharder, prepared.executables)
+            None if validation is None else Evaluation(validation, spec, sharder, setup.executables)
         ),
         checkpoints=checkpoints,
         in_flight=InFlight(inflight, loop.log_every, reporter, faults),
@@ -103,8 +101,8 @@ def train(
     ).run()
     reporter.stage(Stage.FINISHING, loop.max_steps)
     checkpoints.close()
-    prepared.executables.close()
-    distributed.leave()
+    setup.executables.close()
+    distributed.shut_down()
 
 
 def _checkpoints(init: InitConfig, warn: Warn) -> CheckpointSaver:
@@ -118,7 +116,7 @@ def _is_complete(config: TrainerConfig, checkpoints: CheckpointSaver, reporter: 
     if (checkpoints.newest() or 0) < max_steps:
         return False
     reporter.stage(Stage.RESTORING)
-    step = checkpoints.verified()
+    step = checkpoints.newest_verified()
     if step is None or step < max_steps:
         return False
     log.info("already-complete", step=step, max_steps=max_steps)
@@ -134,12 +132,12 @@ def _mesh(rung: Rung) -> dict[str, int]:
 
 
 def _adjustable(
-    config: TrainerConfig, found: Rung, inflight: int, adjustments: Adjustments
+    config: TrainerConfig, rung: Rung, inflight: int, adjustments: Adjustments
 ) -> Iterator[str]:
     """Yield the adjustments that the next attempt could still make beyond those of this one."""
     if inflight > 1:
         yield INFLIGHT
-    if found.per_device_batch > 1 and not config.init.is_bitwise:
+    if rung.per_device_batch > 1 and not config.init.is_bitwise:
         yield ACCUMULATION
     if len(adjustments.skip_steps) < config.init.loop.skip_bad_batches:
         yield SKIP_STEPS

@@ -64,7 +64,7 @@ class TrainingLoop:
             self._run()
         except NotFiniteError:
             self._tell_committed(wait=True)
-            self.checkpoints.settle()
+            self.checkpoints.wait_for_manifest()
             raise
 
     def _run(self) -> None:
@@ -73,7 +73,7 @@ class TrainingLoop:
         while self.step < self.max_steps:
             if termination.requested():
                 self._save_now()
-                distributed.leave()
+                distributed.shut_down()
                 termination.die()
             if self.simulated is not None:
                 self.simulated.fail_if_broken()
@@ -81,7 +81,7 @@ class TrainingLoop:
             if self.evaluation is not None and self.evaluation.due(self.step):
                 self._evaluate(self.evaluation, termination)
             if self.step < self.max_steps:
-                self._keep()
+                self._save_if_due()
             self._tell_committed()
         self._save_now()
 
@@ -104,7 +104,7 @@ class TrainingLoop:
             self.reporter.evaluated(self.step, {"loss": loss})
         self.reporter.stage(Stage.TRAINING, self.step)
 
-    def _keep(self) -> None:
+    def _save_if_due(self) -> None:
         if self.snapshots is not None and self.snapshots.due(self.step):
             position = self.batches.get_state()
             self.snapshots.take(self.state, self.step, position, self.in_flight.finite)
@@ -114,7 +114,7 @@ class TrainingLoop:
     def _save(self) -> None:
         self.in_flight.drain()
         self._tell_committed(wait=True)
-        self._hand_over()
+        self._begin_save()
 
     def _save_now(self) -> None:
         """Save this step, unless it is committed already. Return when it is committed and its
@@ -123,11 +123,11 @@ class TrainingLoop:
         self.reporter.stage(Stage.SAVING, self.step)
         self._tell_committed(wait=True)
         if not self.checkpoints.has(self.step):
-            self._hand_over()
+            self._begin_save()
             self._tell_committed(wait=True)
-        self.checkpoints.settle()
+        self.checkpoints.wait_for_manifest()
 
-    def _hand_over(self) -> None:
+    def _begin_save(self) -> None:
         if not self.all_finite(self.state):
             raise NotFiniteError(
                 f"step {self.step}: NaN or Inf in the parameters or the optimizer's state; "
@@ -138,5 +138,5 @@ class TrainingLoop:
     def _tell_committed(self, *, wait: bool = False) -> None:
         step = self.checkpoints.committed(wait=wait)
         if step is not None:
-            log.info("checkpoint-committed", step=step, seconds=self.checkpoints.took)
-            self.reporter.saved(step, self.checkpoints.took)
+            log.info("checkpoint-committed", step=step, seconds=self.checkpoints.last_save_seconds)
+            self.reporter.saved(step, self.checkpoints.last_save_seconds)

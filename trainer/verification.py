@@ -20,20 +20,20 @@ from supervisor.protocol.removal import Place
 from trainer.bucket_paths import is_in_bucket
 from trainer.checkpoint_steps import step_of
 from trainer.distributed import process_id
-from trainer.integrity import READING_MARK, Manifest
 from trainer.log import Warn
+from trainer.manifest import READING_MARK, Manifest
 
 T = TypeVar("T")
 
 
-def read_verified(path: Path, manifest: Manifest, read: Callable[[Path], T], warn: Warn) -> T:
+def verified_read(path: Path, manifest: Manifest, read: Callable[[Path], T], warn: Warn) -> T:
     """Return what `read` returns for the step in `path`, if the step is as `manifest` says.
 
     Raises:
         DamagedError: it is not. Otherwise whatever `read` raises.
     """
     if is_in_bucket(path):  # where verification costs nothing
-        return read_after_verification(path, manifest, read)
+        return verify_then_read(path, manifest, read)
     manifest.verify_sizes(path)
     mark = path / f"{READING_MARK}{process_id()}"
     try:
@@ -41,22 +41,22 @@ def read_verified(path: Path, manifest: Manifest, read: Callable[[Path], T], war
     except FileExistsError:
         text = f"the last read of {path} did not complete: it is verified before it is read again"
         warn(text, NoticeCode.CHECKPOINT_READ_BROKEN_OFF, step_of(path.name))
-        result = read_after_verification(path, manifest, read)
+        result = verify_then_read(path, manifest, read)
     except OSError:  # we cannot write there
-        return read_after_verification(path, manifest, read)
+        return verify_then_read(path, manifest, read)
     else:
-        result = _read_beside_verification(path, manifest, read)
+        result = _verify_while_reading(path, manifest, read)
     removal.remove_file(Place.READING_MARK, mark, below=path.parent)
     return result
 
 
-def read_after_verification(path: Path, manifest: Manifest, read: Callable[[Path], T]) -> T:
+def verify_then_read(path: Path, manifest: Manifest, read: Callable[[Path], T]) -> T:
     """Verify, then read, without a mark: also for a step that belongs to somebody else."""
     manifest.verify(path)
     return read(path)
 
 
-def _read_beside_verification(path: Path, manifest: Manifest, read: Callable[[Path], T]) -> T:
+def _verify_while_reading(path: Path, manifest: Manifest, read: Callable[[Path], T]) -> T:
     with ThreadPoolExecutor(1, "verification") as thread:
         verifying = thread.submit(manifest.verify_quickly, path)
         try:

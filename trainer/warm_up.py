@@ -23,25 +23,25 @@ from supervisor.config.training.resolved import TrainerConfig, parse
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.standby import StandbyOrders
-from trainer import placement
 from trainer.checkpoint import CheckpointSaver
 from trainer.checkpoint_steps import steps_in
 from trainer.log import WorkerLog
-from trainer.setting_up import TrainingSetup, set_up
 from trainer.snapshot import SnapshotWriter
+from trainer.training_setup import TrainingSetup, set_up
+from trainer.visible_devices import device_variables
 
-_Stamps = list[tuple[str, int, int]]
+_FileFacts = list[tuple[str, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
     """What was prepared, and for which config, data and devices."""
 
-    prepared: TrainingSetup
+    setup: TrainingSetup
     config: TrainerConfig
     text: str
     """The text of the config file."""
-    data: _Stamps
+    data: _FileFacts
     num_devices: int | None
     platform: str
     visible: dict[str, str]
@@ -52,15 +52,15 @@ class WarmUp:
         """Prepare to train the config in the file `params`, on the devices of this process."""
         text = params.read_text(encoding="utf-8")
         config = parse(yaml.safe_load(text))
-        data = _stamps(config)
+        data = _file_facts(config)
         num_devices = _num_devices(os.environ)
         adjustments = Adjustments.from_environment()
-        prepared = set_up(config, num_devices, adjustments, WorkerLog())
-        _rehearse(prepared)
+        setup = set_up(config, num_devices, adjustments, WorkerLog())
+        _rehearse(setup)
         platform = jax.devices()[0].platform
-        visible = placement.visible()
+        visible = device_variables()
         accumulation = adjustments.accumulation
-        return cls(prepared, config, text, data, num_devices, platform, visible, accumulation)
+        return cls(setup, config, text, data, num_devices, platform, visible, accumulation)
 
     def problem(self, orders: StandbyOrders) -> str | None:
         """Return why the worker of `orders` cannot use what was prepared; None: it can.
@@ -71,7 +71,7 @@ class WarmUp:
         try:
             if Path(orders.argv[-1]).read_text(encoding="utf-8") != self.text:
                 return "the config was changed"
-            if _stamps(self.config) != self.data:
+            if _file_facts(self.config) != self.data:
                 return "the data were changed"
         except OSError as error:
             return str(error)
@@ -84,7 +84,7 @@ class WarmUp:
     def has_its_devices(self, environ: Mapping[str, str] = os.environ) -> bool:
         """Whether `environ` selects the devices that this was prepared for."""
         number = _num_devices(environ)
-        return number == self.num_devices and placement.visible(environ) == self.visible
+        return number == self.num_devices and device_variables(environ) == self.visible
 
 
 def _num_devices(environ: Mapping[str, str]) -> int | None:
@@ -92,18 +92,18 @@ def _num_devices(environ: Mapping[str, str]) -> int | None:
     return identity.num_devices if identity is not None else None
 
 
-def _stamps(config: TrainerConfig) -> _Stamps:
+def _file_facts(config: TrainerConfig) -> _FileFacts:
     """Return path, modification time and size of each file of training data."""
     patterns = config.fit.train_dataloader.paths
     files = [file for pattern in patterns for file in matching_files(pattern)]
     return [(str(file), (status := file.stat()).st_mtime_ns, status.st_size) for file in files]
 
 
-def _rehearse(prepared: TrainingSetup) -> None:
+def _rehearse(setup: TrainingSetup) -> None:
     """Do one step, one save and one restore of zeros; also a snapshot, if the config asks for
     them."""
-    spec, position = prepared.spec, prepared.batches().get_state()
-    state, metrics = prepared.train_step.result()(_zeros(spec.abstract), _zeros(prepared.tokens))
+    spec, position = setup.spec, setup.batches().get_state()
+    state, metrics = setup.train_step.result()(_zeros(spec.abstract), _zeros(setup.tokens))
     if spec.config.checkpoint.snapshot is not None:
         memory = os.memfd_create("rehearsal")
         snapshots = SnapshotWriter(memory, 1, spec, WorkerLog().warn)
@@ -115,7 +115,7 @@ def _rehearse(prepared: TrainingSetup) -> None:
         checkpoints = CheckpointSaver(steps_in(Path(directory)), 1, {}, WorkerLog().warn)
         checkpoints.save(state, 1, position)
         checkpoints.committed(wait=True)
-        checkpoints.settle()
+        checkpoints.wait_for_manifest()
         jax.block_until_ready(checkpoints.restore(spec.abstract))
         checkpoints.close()
 

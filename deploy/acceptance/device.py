@@ -31,7 +31,8 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
-from trainer import device_health, distributed  # noqa: E402
+from trainer import distributed  # noqa: E402
+from trainer.device_health import check_devices  # noqa: E402
 from trainer.mesh import num_accelerators  # noqa: E402
 
 _STEPS = 5
@@ -152,9 +153,9 @@ def _step(devices: Any) -> None:
     peak, planned = stats.get("peak_bytes_in_use"), _bytes(step)
     bad: dict[int, str] = {}
     if jax.process_count() == 1:
-        device_health.probe(devices, False, (), (), lambda **known: bad.update(known["bad"]))
+        check_devices(devices, False, (), (), lambda **known: bad.update(known["bad"]))
     tell("done", losses=losses, bad=bad, planned=planned, peak=peak)
-    distributed.leave()
+    distributed.shut_down()
 
 
 def _train(devices: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 from supervisor.protocol.committed import committed_steps
 from tests.running import Running, Start, eventually
 from tests.training.harness import assert_same_bits, final_state
-from trainer.integrity import MANIFEST
+from trainer.manifest import MANIFEST
 
 from .test_training import config
 

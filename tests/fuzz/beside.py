@@ -21,9 +21,9 @@ from supervisor.host.identity import Identity
 from supervisor.host.process_record import NAME, RecordOrigin, folder
 from supervisor.protocol import environment
 from tests.fuzz.target import Target, in_file
-from trainer import integrity
 from trainer.fence import Fence, FencedError
 from trainer.ledger import Ledger
+from trainer.manifest import MANIFEST, DamagedError, read_manifest, write_manifest
 from trainer.slots import DamagedRecordError, Slots
 
 
@@ -74,7 +74,7 @@ def _ledger(directory: Path) -> Target:
     ledger = Ledger(directory, {environment.JOB: "abc"})
 
     def look() -> object:
-        return ledger.load(), ledger.has(7, directory / "7")
+        return ledger.load(), ledger.owns(7, directory / "7")
 
     name = directory / "supervise_ledger_abc.json"
     return in_file("ledger", json.dumps(body).encode(), name, look, OSError)
@@ -83,15 +83,15 @@ def _ledger(directory: Path) -> Target:
 def _manifest(step: Path) -> Target:
     step.mkdir(parents=True, exist_ok=True)
     (step / "data").write_bytes(b"content")
-    integrity.record(step, {"model": "small"}, {"step": 7})
-    sample = (step / integrity.MANIFEST).read_bytes()
+    write_manifest(step, {"model": "small"}, {"step": 7})
+    sample = (step / MANIFEST).read_bytes()
 
     def look() -> None:
-        manifest = integrity.read(step)
+        manifest = read_manifest(step)
         assert manifest is None or manifest.files is not None
 
-    file = step / integrity.MANIFEST
-    return in_file("manifest", sample, file, look, integrity.DamagedError, OSError)
+    file = step / MANIFEST
+    return in_file("manifest", sample, file, look, DamagedError, OSError)
 
 
 def _fence(owner: Path) -> Target:

@@ -27,14 +27,15 @@ from tests.emulators import Emulator
 from tests.faulty_store import RESET, SILENCE, Asked, Fault, FaultyStore, answered
 from tests.running import PATIENCE
 from tests.training.notices import Notices
-from trainer import bucket_paths, integrity
+from trainer import bucket_paths
 from trainer.checkpoint import CheckpointSaver, newest_step, restore, restore_parts
 from trainer.checkpoint_steps import NoUsableCheckpointError, UnmarkedCheckpointError, steps_in
 from trainer.config_fingerprint import fingerprint, fingerprint_across
 from trainer.fence import FencedError
-from trainer.files import files_in
 from trainer.log import Warn
+from trainer.manifest import MANIFEST, read_manifest
 from trainer.marked_steps import DAMAGED, MarkedSteps
+from trainer.step_files import files_in
 from trainer.train_state import TrainState
 
 from .harness import Trainer, assert_same_bits, spec, tiny
@@ -123,7 +124,7 @@ def test_what_is_saved_is_verified_and_restored_to_the_bit(
     step, restored, position = found
     assert (step, position, saver.said) == (20, {"next": 20}, [])
     assert_same_bits((restored.params, restored.optimizer), (state.params, state.optimizer))
-    manifest = integrity.read(path_of(saver, 20))
+    manifest = read_manifest(path_of(saver, 20))
     assert manifest is not None
     manifest.verify(path_of(saver, 20))
     assert all(len(digest) == 32 for _, digest in manifest.files.values()), "MD5, as the store has"
@@ -170,7 +171,7 @@ class Interrupted(MarkedSteps):
         if self.early:
             self.happens(self.directory / str(step))
 
-    def make_way(self, step: int, warn: Warn) -> None:
+    def clear_final_name(self, step: int, warn: Warn) -> None:
         if not self.early:
             self.happens(self.directory / str(step))
 
@@ -344,7 +345,7 @@ def test_a_save_outlives_what_passes(
         assert_same_bits(found[1].params, saved[1].params)
         assert saver.said == []
 
-        faulty.plan = lambda asked: REFUSED if integrity.MANIFEST in asked.target else None
+        faulty.plan = lambda asked: REFUSED if MANIFEST in asked.target else None
         saver.save(20)
         assert saver.said.codes[:1] == [NoticeCode.MANIFEST_NOT_WRITTEN]
         assert "Login Required" in saver.said[0]

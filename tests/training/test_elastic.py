@@ -85,7 +85,7 @@ def test_a_checkpoint_of_any_rung_is_restored_on_any_other(optimizer: str, tmp_p
     checkpoints = CheckpointSaver(steps_in(tmp_path), 1, {}, print)
     checkpoints.save(state, 3, {"batch": 3})
     checkpoints.committed(wait=True)
-    checkpoints.settle()
+    checkpoints.wait_for_manifest()
     for plan in plans:
         found = checkpoints.restore(plan.abstract)
         assert found is not None

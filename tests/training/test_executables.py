@@ -55,7 +55,7 @@ def start(tmp_path: Path, said: Notices) -> Callable[..., tuple[Any, str]]:
         listener = _Listener(said)
         directory = tmp_path / "cache" / "executables"
         executables = Executables(directory, config, listener)
-        executables.expect("step")
+        executables.begin_loading("step")
         function = jax.jit(
             lambda x: {"y": x * factor + 1, "n": (jnp.sum(x),)}, out_shardings=EVERYWHERE
         )

@@ -34,7 +34,6 @@ from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.removal import NotOursError
 from tests.foreign import ENTRIES, Entry, fingerprint, foreign, put
 from tests.training.notices import Notices
-from trainer import integrity
 from trainer.checkpoint import CheckpointSaver, restore_parts
 from trainer.checkpoint_steps import (
     CheckpointSteps,
@@ -46,6 +45,7 @@ from trainer.checkpoint_steps import (
 )
 from trainer.fence import Fence, FencedError
 from trainer.log import Warn
+from trainer.manifest import MANIFEST, write_manifest
 from trainer.marked_steps import MarkedSteps
 from trainer.train_state import TrainState
 
@@ -76,7 +76,7 @@ class Saver:
         for step in steps:
             checkpoints.save(state_of(step), step, {"next": step})
             assert checkpoints.committed(wait=True) == step
-            checkpoints.settle()
+            checkpoints.wait_for_manifest()
         checkpoints.close()
 
     @property
@@ -272,7 +272,7 @@ def test_what_a_killed_save_left_goes_and_only_that(saver: Saver) -> None:
     class Killed(RenamedSteps):
         """What is on the disk is what a kill leaves at the last moment before a commit."""
 
-        def make_way(self, step: int, warn: Warn) -> None:
+        def clear_final_name(self, step: int, warn: Warn) -> None:
             raise KeyboardInterrupt
 
     saver.save(5)
@@ -365,7 +365,7 @@ def test_another_programs_checkpoint_is_passed_over_and_left(both: Saver) -> Non
     before = fingerprint(both.directory / "5")
     for _ in range(2):
         opened = both.opened()
-        assert opened.verified() == 3  # of several processes
+        assert opened.newest_verified() == 3  # of several processes
         restored = opened.restore(state_of(3))
         assert restored is not None
         assert restored[0] == 3
@@ -383,7 +383,7 @@ def test_a_directory_of_another_program_alone_is_refused(both: Saver) -> None:
     mark(both.directory)
     before = fingerprint(both.directory / "5")
     opened = both.opened()
-    for read in (opened.verified, lambda: opened.restore(state_of(3))):
+    for read in (opened.newest_verified, lambda: opened.restore(state_of(3))):
         with pytest.raises(ForeignCheckpointError) as error:
             read()
         assert f"{both.directory} can be restored" in str(error.value)
@@ -407,7 +407,7 @@ def test_another_jobs_step_that_is_still_being_copied_in_is_not_moved(
     both.save(3)
     next((both.directory / "9" / "params").rglob("d/*")).unlink()  # it was not reached yet
     before = fingerprint(both.directory / "9")
-    assert both.opened().verified() == 3
+    assert both.opened().newest_verified() == 3
     assert fingerprint(both.directory / "9") == before
 
 
@@ -416,21 +416,21 @@ def test_a_step_of_ours_whose_metadata_is_damaged_is_ours(both: Saver) -> None:
     path = both.directory / "6"
     (path / MARKER).write_text("committed")
     (path / METADATA).write_bytes(bytes(100))
-    assert both.opened().verified() == 3
+    assert both.opened().newest_verified() == 3
     assert not is_committed(path, posix=both.steps_in is RenamedSteps)
 
 
 @pytest.mark.parametrize("name", ["notes", "5", "5-1", "notes-1.reason.txt"])
 def test_a_persons_folder_called_corrupt_stands_in_nobodys_way(saver: Saver, name: str) -> None:
     (saver.directory / "corrupt" / name).mkdir(parents=True)
-    assert saver.opened().verified() is None
+    assert saver.opened().newest_verified() is None
 
 
 def test_what_a_kill_left_without_its_reason_still_counts(saver: Saver) -> None:
     saver.save(3)
     removal.set_aside(saver.directory / "3", "corrupt", below=saver.directory)
     with pytest.raises(NoUsableCheckpointError, match=r"corrupt \(3-1, each"):
-        saver.opened().verified()
+        saver.opened().newest_verified()
 
 
 def state_of(step: int) -> TrainState:
@@ -448,13 +448,13 @@ def commit(steps: CheckpointSteps, step: int) -> None:
     (path / "params" / "d" / "0a").write_bytes(b"array")
     (path / METADATA).write_text(json.dumps({"commit_timestamp_nsecs": time.time_ns()}))
     (path / MARKER).write_text("committed")
-    integrity.record(path, {}, {})
-    steps.end(step)
+    write_manifest(path, {}, {})
+    steps.mark_committed(step)
 
 
 def strangers(step: Path) -> set[str]:
     """What is in a step of ours besides what we wrote."""
-    known = {"", "params", "params/d", "params/d/0a", METADATA, MARKER, integrity.MANIFEST}
+    known = {"", "params", "params/d", "params/d/0a", METADATA, MARKER, MANIFEST}
     known |= {"supervise_reading_rank0", "params/commit_success.txt", "params/d/commit_success.txt"}
     return set(fingerprint(step)) - known
 

@@ -27,7 +27,7 @@ from tests.running import eventually
 from tests.training.notices import Notices
 from trainer.byte_layout import ByteLayout, Written
 from trainer.checkpoint import newest_step
-from trainer.integrity import MANIFEST
+from trainer.manifest import MANIFEST
 from trainer.snapshot import SnapshotWriter
 from trainer.train_state import TrainState, TrainStateSpec
 

@@ -18,7 +18,7 @@ from supervisor.config.training.resolved import parse
 from supervisor.protocol import environment
 from supervisor.protocol.standby import OUTPUT, READY, UNUSABLE, StandbyOrders, send_orders
 from trainer.train_state import TrainState
-from trainer.warm_up import WarmUp, _stamps
+from trainer.warm_up import WarmUp, _file_facts
 
 from .harness import MakeTrainer, Trainer, assert_same_bits, tiny
 
@@ -122,7 +122,7 @@ def ready(tmp_path: Path) -> WarmUp:
     text = yaml.safe_dump(mapping)
     (tmp_path / "params.yaml").write_text(text)
     config = parse(mapping)
-    return WarmUp(cast(Any, None), config, text, _stamps(config), 4, "cpu", {}, 1)
+    return WarmUp(cast(Any, None), config, text, _file_facts(config), 4, "cpu", {}, 1)
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ import pytest
 
 from supervisor.protocol.messages import NoticeCode
 from tests.training.notices import Notices
-from trainer import integrity
-from trainer.integrity import READING_MARK, DamagedError, Manifest
-from trainer.verification import read_verified
+from trainer.manifest import READING_MARK, DamagedError, Manifest, write_manifest
+from trainer.verification import verified_read
 
 OURS = f"{READING_MARK}0"
 
@@ -26,7 +25,7 @@ def step(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def manifest(step: Path) -> Manifest:
-    return integrity.record(step, {}, {})
+    return write_manifest(step, {}, {})
 
 
 def flip(step: Path) -> None:
@@ -43,7 +42,7 @@ def first_byte(path: Path) -> int:
 def test_a_mark_stands_as_long_as_the_read(step: Path, manifest: Manifest) -> None:
     said = Notices()
     expected = (step / "data").read_bytes()[0]
-    assert read_verified(step, manifest, first_byte, said) == expected
+    assert verified_read(step, manifest, first_byte, said) == expected
     assert not (step / OURS).exists()
     assert said == []
     manifest.verify(step)
@@ -56,10 +55,10 @@ def raise_value_error(path: Path) -> int:
 def test_nothing_that_was_read_of_a_damaged_step_is_used(step: Path, manifest: Manifest) -> None:
     flip(step)
     with pytest.raises(DamagedError, match="data does not have the content"):
-        read_verified(step, manifest, first_byte, print)
+        verified_read(step, manifest, first_byte, print)
     (step / OURS).unlink()
     with pytest.raises(DamagedError) as error:
-        read_verified(step, manifest, raise_value_error, print)
+        verified_read(step, manifest, raise_value_error, print)
     assert isinstance(error.value.__context__, ValueError)
 
 
@@ -67,7 +66,7 @@ def test_an_error_of_the_reader_is_its_own_where_the_files_are_sound(
     step: Path, manifest: Manifest
 ) -> None:
     with pytest.raises(ValueError, match="what is this"):
-        read_verified(step, manifest, raise_value_error, print)
+        verified_read(step, manifest, raise_value_error, print)
 
 
 @pytest.mark.parametrize("damaged", [True, False])
@@ -78,17 +77,17 @@ def test_after_a_reader_that_was_killed_it_is_verified_first(
         flip(step)
     pid = os.fork()
     if pid == 0:
-        read_verified(step, manifest, lambda path: os._exit(3), print)
+        verified_read(step, manifest, lambda path: os._exit(3), print)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
 
     said = Notices()
     read: list[Path] = []
     if damaged:
         with pytest.raises(DamagedError):
-            read_verified(step, manifest, read.append, said)
+            verified_read(step, manifest, read.append, said)
         assert read == []
     else:
-        read_verified(step, manifest, read.append, said)
+        verified_read(step, manifest, read.append, said)
         assert read == [step]
         assert not (step / OURS).exists()
     assert said.codes == [NoticeCode.CHECKPOINT_READ_BROKEN_OFF]
@@ -98,6 +97,6 @@ def test_a_size_is_looked_at_before_anything_is_read(step: Path, manifest: Manif
     (step / "data").write_bytes(b"short")
     read: list[Path] = []
     with pytest.raises(DamagedError, match="has 5 bytes, not 100000"):
-        read_verified(step, manifest, read.append, print)
+        verified_read(step, manifest, read.append, print)
     assert read == []
     assert not (step / OURS).exists()

@@ -18,7 +18,6 @@ from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
 from supervisor.protocol.messages import NoticeCode
 from tests.training.notices import Notices
-from trainer import integrity
 from trainer.checkpoint import (
     CheckpointMismatchError,
     CheckpointSaver,
@@ -27,6 +26,7 @@ from trainer.checkpoint import (
 )
 from trainer.checkpoint_steps import NoUsableCheckpointError, steps_in
 from trainer.config_fingerprint import fingerprint, fingerprint_across
+from trainer.manifest import MANIFEST, read_manifest
 from trainer.train_state import TrainState
 
 from .harness import MakeTrainer, Trainer, assert_same_bits, spec, tiny
@@ -52,12 +52,12 @@ def truncate(step: Path) -> None:
 
 
 def garble_manifest(step: Path) -> None:
-    (step / integrity.MANIFEST).write_text("{}")
+    (step / MANIFEST).write_text("{}")
 
 
 def lose_everything_but_the_mark(step: Path) -> None:
     """No manifest, and nothing that Orbax could restore."""
-    (step / integrity.MANIFEST).unlink()
+    (step / MANIFEST).unlink()
     for item in ("params", "optimizer", "progress"):
         shutil.rmtree(step / item)
 
@@ -96,7 +96,7 @@ def opened(trainer: Trainer, said: Notices) -> tuple[CheckpointSaver, Any]:
 def test_every_kept_step_has_a_manifest_that_verifies(stopped: tuple[Trainer, str]) -> None:
     for step in (10, 12):
         path = stopped[0].checkpoints / str(step)
-        manifest = integrity.read(path)
+        manifest = read_manifest(path)
         assert manifest is not None
         assert manifest.information.keys() == {"jax", "orbax"}
         start = time.perf_counter()
@@ -145,11 +145,11 @@ def test_what_is_damaged_is_moved_aside_and_can_be_saved_again(
     checkpoints.save(state, 12, position)
     assert checkpoints.committed(wait=True) == 12
     checkpoints.close()
-    assert checkpoints.verified() == 12
+    assert checkpoints.newest_verified() == 12
 
 
 def test_without_a_manifest_it_is_used_unverified(copy: Trainer) -> None:
-    (copy.checkpoints / "12" / integrity.MANIFEST).unlink()
+    (copy.checkpoints / "12" / MANIFEST).unlink()
     said = Notices()
     checkpoints, abstract = opened(copy, said)
     restored = checkpoints.restore(abstract)
@@ -178,7 +178,7 @@ def test_where_all_are_damaged_only_a_person_may_start_afresh(copy: Trainer) -> 
 @pytest.mark.parametrize("manifest", [True, False], ids=["by the manifest", "by Orbax"])
 def test_another_model_is_refused_and_nothing_is_moved(copy: Trainer, manifest: bool) -> None:
     if not manifest:
-        (copy.checkpoints / "12" / integrity.MANIFEST).unlink()
+        (copy.checkpoints / "12" / MANIFEST).unlink()
     copy.mapping["trainer"]["init"]["model"]["hidden_size"] = 32
     checkpoints, abstract = opened(copy, Notices())
     with pytest.raises(CheckpointMismatchError) as error:

@@ -67,7 +67,7 @@ def set_up(
         raise refusal([problem] if problem is not None else [])
     init, loader = config.init, config.fit.train_dataloader
     executables = _executables(config, found, log)
-    executables.expect(_TRAIN_STEP)
+    executables.begin_loading(_TRAIN_STEP)
     sharder = BatchSharder(make_mesh(found), found)
     spec = TrainStateSpec.of(init, sharder.mesh)
     tokens = sharder.abstract(loader.sequence_length + 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.hostmemory import available
+from trainer.host_memory import available
 
 GB = 1 << 30
 

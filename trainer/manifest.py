@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from supervisor.protocol.committed import MARKER
 from supervisor.protocol.reading import UnreadableError, parse_object
-from trainer.files import StepFiles, files_in
+from trainer.step_files import StepFiles, files_in
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class Manifest:
                 raise DamagedError(f"{name} has {found} bytes, not {size}")
 
 
-def record(
+def write_manifest(
     directory: Path, fingerprint: Mapping[str, Any], information: Mapping[str, Any]
 ) -> Manifest:
     """Write the manifest of the files that are in `directory` now, atomically; returns it."""
@@ -134,7 +134,7 @@ def record(
     return manifest
 
 
-def read(directory: Path) -> Manifest | None:
+def read_manifest(directory: Path) -> Manifest | None:
     """Return the manifest in `directory`; None: there is none.
 
     Raises:

@@ -14,12 +14,12 @@ from supervisor.protocol.environment import NUM_CPU_DEVICES, VISIBLE_DEVICES
 _SETTING = "jax_num_cpu_devices"
 
 
-def visible(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def device_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables of an environment that select devices."""
     return {name: environ[name] for name in VISIBLE_DEVICES if name in environ}
 
 
-def adopt() -> str | None:
+def use_visible_devices() -> str | None:
     """Make this process see the devices that the environment selects now. Returns None, or a text
     that says why it cannot.
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.integrity import MANIFEST, DamagedError, read, record
+from trainer.manifest import MANIFEST, DamagedError, read_manifest, write_manifest
 
 NAMES = ("_METADATA", "params/d/0a", "params/manifest.ocdbt", "progress/état")
 CONTENTS = st.tuples(*(st.binary(max_size=80) for _ in NAMES))
@@ -28,12 +28,12 @@ def recorded(contents: tuple[bytes, ...]) -> Iterator[Path]:
         for path, content in zip(NAMES, contents, strict=True):
             (directory / path).parent.mkdir(parents=True, exist_ok=True)
             (directory / path).write_bytes(content)
-        record(directory, {"model.hidden_size": 16, "name": "é"}, {"jax": "0"})
+        write_manifest(directory, {"model.hidden_size": 16, "name": "é"}, {"jax": "0"})
         yield directory
 
 
 def verify(directory: Path, *, quickly: bool = False) -> None:
-    manifest = read(directory)
+    manifest = read_manifest(directory)
     assert manifest is not None
     if quickly:
         manifest.verify_quickly(directory)
@@ -74,7 +74,7 @@ def test_garbage_is_no_manifest(garbage: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / MANIFEST).write_bytes(garbage)
         with pytest.raises(DamagedError):
-            read(Path(name))
+            read_manifest(Path(name))
 
 
 def test_a_file_more_does_no_harm_and_a_directory_gone_does() -> None:
@@ -84,7 +84,7 @@ def test_a_file_more_does_no_harm_and_a_directory_gone_does() -> None:
         shutil.rmtree(directory / "params")
         with pytest.raises(DamagedError, match="is missing"):
             verify(directory)
-    assert read(directory) is None
+    assert read_manifest(directory) is None
 
 
 def test_a_manifest_of_an_earlier_version_has_no_checksums() -> None:
