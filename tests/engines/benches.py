@@ -32,10 +32,10 @@ from supervisor.protocol import simulated
 from supervisor.protocol.committed import MARKER
 from supervisor.protocol.messages import StepMessage, encode
 from tests.running import PATIENCE, shared_guard
-from tests.simulation.host import Host
 from tests.simulation.loop import FaultyLoop
 from tests.simulation.machine import SimulatedMachine
 from tests.simulation.scenario import NONE, Faults, Scenario
+from tests.simulation.true_host import TrueHost
 
 E = TypeVar("E", bound=Event)
 
@@ -160,7 +160,7 @@ class OnTheSimulatedMachine(Bench):
         """See `OnThisHost`."""
         super().__init__()
         scenario = _calm(workers, ends=ends, faults=NONE if starts else Faults(launch_fails=1.0))
-        self._host = Host(scenario, Random(7), _ignored)
+        self._host = TrueHost(scenario, Random(7), _ignored)
         self._machine = SimulatedMachine(self._host, scenario.policy, _ignored, lambda group: None)
         self._host.watcher = self._machine
         self._loop = FaultyLoop(
@@ -235,7 +235,7 @@ def _calm(workers: int, *, ends: bool, faults: Faults) -> Scenario:
         faults=faults,
         benign=float("inf"),
         world_size=workers,
-        ticks=2 if ends else 10**6,
+        num_steps=2 if ends else 10**6,
         commit_every=10**6,
         snapshot_every=None,
         adjustable=(),

@@ -58,7 +58,7 @@ class Accidents:
             return self.with_remedy(rank, chance.rng.choice([*Remedy]), completed)
         kind = chance.rng.randrange(5)
         if kind == 0:
-            return self.of_a_peer(rank)
+            return self.peer_failure(rank)
         if kind == 1:
             return WorkerExit(rank, code=chance.rng.choice((1, 134, 137))), None
         return WorkerExit(rank, signal=chance.rng.choice(("SIGKILL", "SIGSEGV", "SIGABRT"))), None
@@ -79,29 +79,29 @@ class Accidents:
         kind, message = _TELLS[remedy]
         return self._failed(rank, kind, message, completed)
 
-    def of_the_disk(self, group: Group, *, is_full: bool) -> Death:
+    def disk_failure(self, group: Group, *, is_full: bool) -> Death:
         """Return the end of a rank that cannot save: the disk is full, or cannot be reached."""
         words = ["[Errno 5] Input/output error"]
         if is_full:
             words = ["[Errno 28] No space left on device", "short write: saving failed"]
-        word = self._chance.dice("disk").rng.choice(words)
+        word = self._chance.stream("disk").rng.choice(words)
         return self._failed(group.ranks[0], "OSError", word, group.step)
 
-    def of_a_peer(self, rank: int) -> Death:
+    def peer_failure(self, rank: int) -> Death:
         """Return the end of a rank that fails because another one has died."""
         return self._failed(rank, "JaxRuntimeError", "Socket closed")
 
-    def of_a_rung(self) -> tuple[WorkerExit, FailureRecord]:
+    def too_small_rung(self) -> tuple[WorkerExit, FailureRecord]:
         """Return the end of a rank whose program cannot be compiled for so few devices."""
         text = _TOO_SMALL[self.scenario.too_small_for_sure]
         record = self._record(0, "JaxRuntimeError", text, traceback=_COMPILES)
         return WorkerExit(0, code=1), record
 
-    def of_a_wrong_unit(self) -> Death:
+    def wrong_unit(self) -> Death:
         """Return the end of a worker that notices that a device computes wrong results."""
         return self._failed(0, "JaxRuntimeError", _HARDWARE)
 
-    def without_a_unit(self, group: Group, missing: Collection[str]) -> Death:
+    def lost_unit(self, group: Group, missing: Collection[str]) -> Death:
         """Return the end of a rank of the group, one of whose units is lost."""
         rank = 0
         if len(group.ranks) > 1:
@@ -111,7 +111,7 @@ class Accidents:
         kind = "DevicesMissing" if group.step == (group.resumed_from or 0) else "RuntimeError"
         return self._failed(rank, kind, _HARDWARE)
 
-    def of_a_missing_file(self, group: Group) -> Death:
+    def missing_file(self, group: Group) -> Death:
         """Return the end of a rank that does not find a file."""
         rank = self._chance.rng.choice(group.ranks)
         word = self._chance.rng.choice(("train", "train", "eval"))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from tests.simulation.clock import Timeline
-from tests.simulation.hazards import NO_HAZARDS, Hazards, stream
+from tests.simulation.hazards import NO_HAZARDS, Hazards, random_stream
 from tests.simulation.scenario import NONE, Faults, Scenario
 
 
@@ -14,7 +14,7 @@ class ViolationError(AssertionError):
     """Something happened that must never happen, or something that must happen did not."""
 
 
-class Dice:
+class RandomStream:
     """Draws from one random stream."""
 
     def __init__(self, rng: Random) -> None:
@@ -29,20 +29,20 @@ class Dice:
         return self.rng.uniform(low, high)
 
 
-class Chance(Timeline, Dice):
+class Chance(Timeline, RandomStream):
     """A timeline with a random stream, and the faults that are possible at a time."""
 
     def __init__(self, scenario: Scenario, rng: Random, tell: Callable[[str], None]) -> None:
         """`tell` writes what truly happens, for the person who reads the history."""
         Timeline.__init__(self)
-        Dice.__init__(self, rng)
+        RandomStream.__init__(self, rng)
         self.scenario = scenario
         self.tell = tell
-        self._dice: dict[str, Dice] = {}
+        self._streams: dict[str, RandomStream] = {}
 
-    def dice(self, name: str) -> Dice:
+    def stream(self, name: str) -> RandomStream:
         """Return the draws of the hazard `name`, from a random stream of its own."""
-        return self._dice.setdefault(name, Dice(stream(self.scenario.seed, name)))
+        return self._streams.setdefault(name, RandomStream(random_stream(self.scenario.seed, name)))
 
     @property
     def hazards(self) -> Hazards:

@@ -10,7 +10,6 @@ from supervisor.adapters.processes.output import OutputPatterns, OutputReader
 from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.host.notice import Tell
 from supervisor.protocol.messages import Message
-from tests.simulation.host import Host
 from tests.simulation.pipes import (
     ConnectionEnds,
     End,
@@ -20,12 +19,13 @@ from tests.simulation.pipes import (
     ProgressEnds,
     SnapshotEnds,
 )
+from tests.simulation.true_host import TrueHost
 
 
 class SimulatedChannels:
     """See `engines.host_port.Channels`."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: TrueHost) -> None:
         self.host = host
         self._numbers = itertools.count(100)
         self._ends: dict[int, End] = {}
@@ -50,7 +50,7 @@ class SimulatedChannels:
         reader = OutputReader(kept, patterns, mirror, on_error, self.host.clock.now)
         end = OutputEnds(self.host, next(self._numbers), reader)
         self._numbered(end, end.write_end)
-        if self.host.happens(self.host.faults.held):
+        if self.host.happens(self.host.faults.output_held):
             somebody = object()
             end.inherited(somebody)
             self.host.later(self.host.between(0.0, 500.0), lambda: end.released(somebody))

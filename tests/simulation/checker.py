@@ -11,29 +11,29 @@ from supervisor.core.state import JobState
 from supervisor.files.segments import JOURNAL
 from supervisor.history.record import Turn, parse
 from supervisor.ports import Transition
+from tests.simulation.account import Account
 from tests.simulation.chance import ViolationError
 from tests.simulation.disk import FakeStorage
-from tests.simulation.host import Host
-from tests.simulation.ledger import Ledger
 from tests.simulation.loop import FaultyLoop
-from tests.simulation.told_stages import StagesTold
+from tests.simulation.stage_times_check import StageTimesCheck
+from tests.simulation.true_host import TrueHost
 
 
 class Checker:
     """An observer (`ports.Observer`) that outlives the supervisors it observes."""
 
-    def __init__(self, storage: FakeStorage, host: Host) -> None:
+    def __init__(self, storage: FakeStorage, host: TrueHost) -> None:
         self._storage = storage
         self._host = host
         self._read = b""
         """The part of the journal that was followed so far."""
         self._folded = History()
-        self._stages = StagesTold(self._require)
-        self._accounts: list[tuple[int, JobState, Ledger]] = [(0, JobState(), Ledger())]
+        self._stages = StageTimesCheck(self._require)
+        self._accounts: list[tuple[int, JobState, Account]] = [(0, JobState(), Account())]
         """For each record: its number, the state after it, and the account after it."""
 
     @property
-    def ledger(self) -> Ledger:
+    def account(self) -> Account:
         """The account as it is now."""
         return self._accounts[-1][2]
 
@@ -53,7 +53,7 @@ class Checker:
         )
         require(after.attempt >= before.attempt, "attempt numbers fall")
         require((after.exit_code is not None) == after.status.terminal, "no exit code fits the end")
-        account, budget = self.ledger, after.budget
+        account, budget = self.account, after.budget
         require(account.attempts == after.attempt, "the journal tells of another attempt")
         require(account.phase == after.phase, "the journal tells of another phase")
         require(
@@ -79,7 +79,7 @@ class Checker:
         for line in data[len(self._read) :].splitlines(keepends=True):
             record, written = parse(line, JOURNAL, 0)
             self._folded.apply_record(record, written, JOURNAL)
-            account = self.ledger
+            account = self.account
             if record.number > self._accounts[-1][0]:
                 for transition in self._folded.transitions[-1:] if isinstance(record, Turn) else ():
                     assert self._folded.policy is not None
@@ -109,7 +109,7 @@ class Checker:
 
     def ended(self, state: JobState, loop: FaultyLoop, policy: RestartPolicy) -> None:
         """Check the end of a supervisor that ended by itself."""
-        account = self.ledger
+        account = self.account
         self._require(state.exit_code == account.ended, "the exit code is not the one decided")
         again = FileJournal(self._storage).read()
         self._require(again.state.durable() == state.durable(), "replay gives another end")

@@ -19,18 +19,18 @@ class Chips:
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
-        self._dice = chance.dice("chips")
+        self._stream = chance.stream("chips")
         self._remnants: dict[int, float] = {}
         """The time until which each of these pids has a chip open."""
         self._number = 0
-        self._has_tool = self._dice.happens(0.5)
+        self._has_tool = self._stream.happens(0.5)
 
     def worker_died(self, group: Group) -> None:
         """Note that no process of the group lives any more; what it has left may keep the chip
         open."""
-        if self._chance.hazards.busy_chips and self._dice.happens(0.5):
+        if self._chance.hazards.busy_chips and self._stream.happens(0.5):
             self._number += 1
-            seconds = self._dice.rng.choice((5.0, 45.0, 45.0, 200.0)) * self._dice.rng.random()
+            seconds = self._stream.rng.choice((5.0, 45.0, 45.0, 200.0)) * self._stream.rng.random()
             self._remnants[_FIRST_PID + self._number] = self._chance.clock.time + seconds
             self._chance.tell(f"attempt {group.attempt} leaves a chip open for {seconds:.1f} s")
 

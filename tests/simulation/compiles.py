@@ -12,7 +12,7 @@ from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
 from tests.simulation.accidents import Accidents
-from tests.simulation.chance import Dice, ViolationError
+from tests.simulation.chance import RandomStream, ViolationError
 from tests.simulation.group import Group
 from tests.simulation.processes import Process
 
@@ -48,10 +48,10 @@ class Compile(Process):
         """Begin to compile `program`."""
         self.program = program
         self._compiles = compiles
-        dice = compiles.dice
-        self._left = dice.between(0.5, 30.0)
-        self._disturbs = dice.happens(0.5)
-        if dice.happens(0.1):
+        stream = compiles.stream
+        self._left = stream.between(0.5, 30.0)
+        self._disturbs = stream.happens(0.5)
+        if stream.happens(0.1):
             self.size = 40 * _GIBIBYTE
         self._ran = 0.0
         self._turn = 0
@@ -92,8 +92,8 @@ class Compile(Process):
 class Compiles:
     """All such processes of one supervisor."""
 
-    def __init__(self, dice: Dice, accidents: Accidents) -> None:
-        self.dice = dice
+    def __init__(self, stream: RandomStream, accidents: Accidents) -> None:
+        self.stream = stream
         self._accidents = accidents
         self._begun: list[Compile] = []
         self._done: set[Program] = set()
@@ -120,12 +120,12 @@ class Compiles:
         """End a process that has run its time, and note whether it succeeded."""
         program, scenario = process.program, self._accidents.scenario
         if program.num_devices in scenario.too_small:
-            ended, record = self._accidents.of_a_rung()
+            ended, record = self._accidents.too_small_rung()
             process.owner.host.keep(process.env[environment.FAILURE_FILE], record)
-        elif self.dice.happens(0.15):
+        elif self.stream.happens(0.15):
             ended = WorkerExit(0, signal="SIGKILL")
         else:
-            ended = WorkerExit(0, code=int(self.dice.happens(0.15)))
+            ended = WorkerExit(0, code=int(self.stream.happens(0.15)))
         if not process.is_dying:
             self._failures[program] += not ended.clean
             self._done |= {program} if ended.clean else set()

@@ -16,7 +16,7 @@ class Devices:
         """The units that are lost, and those that compute wrong results."""
         self._chance = chance
 
-    def weather(self) -> None:
+    def change_at_random(self) -> None:
         """Change the state of units at random from now on; once no faults are possible, all are
         healthy."""
         chance = self._chance
@@ -32,4 +32,4 @@ class Devices:
                 unit = chance.rng.choice(self.units)
                 kind.symmetric_difference_update({unit})
                 chance.tell(f"missing units: {sorted(self.missing)}, wrong: {sorted(self.wrong)}")
-        chance.later(chance.between(10.0, 200.0), self.weather)
+        chance.later(chance.between(10.0, 200.0), self.change_at_random)

@@ -1,7 +1,7 @@
 """What must be done about failures that have a remedy, computed apart from the core that decides
 it.
 
-Like the ledger, this is a second, independent implementation of the design. It works in another
+Like the account, this is a second, independent implementation of the design. It works in another
 way: it keeps the plain list of failures and searches it each time, where the core keeps counters.
 """
 
@@ -32,7 +32,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Treatment:
+class ExpectedRemediation:
     """The failures of a phase so far, in order, and what attempts are asked to adjust because of
     them."""
 
@@ -42,13 +42,13 @@ class Treatment:
     """The exit code that must end the job, because nothing is left to try after the last
     failure."""
 
-    def begun(self) -> Treatment:
-        """Return the treatment after the start of a supervisor: waits are counted anew."""
+    def begun(self) -> ExpectedRemediation:
+        """Return the remediation after the start of a supervisor: waits are counted anew."""
         return replace(self, failed=(*self.failed, Failed(None)), end=None)
 
-    def after_the_end(self) -> Treatment:
-        """Return the treatment for a job that had ended for good and is run again."""
-        return Treatment(adjustments=Adjustments(skip_steps=self.adjustments.skip_steps))
+    def after_the_end(self) -> ExpectedRemediation:
+        """Return the remediation for a job that had ended for good and is run again."""
+        return ExpectedRemediation(adjustments=Adjustments(skip_steps=self.adjustments.skip_steps))
 
     def after(
         self,
@@ -56,17 +56,17 @@ class Treatment:
         completed: int | None,
         highest: int | None,
         adjustable: tuple[str, ...],
-    ) -> Treatment:
-        """Return the treatment after one more failure."""
+    ) -> ExpectedRemediation:
+        """Return the remediation after one more failure."""
         now = Failed(remedy, completed, highest)
-        treated = replace(self, failed=(*self.failed, now), end=None)
+        remediation = replace(self, failed=(*self.failed, now), end=None)
         if remedy is Remedy.LESS_AT_ONCE:
-            return treated._memory(highest, adjustable)
+            return remediation._memory(highest, adjustable)
         if remedy is Remedy.ROLL_BACK:
-            return treated._rolled_back(self._same_before(now), completed, adjustable)
-        if remedy in _PATIENCE and treated._waits() > _PATIENCE[remedy]:
-            return replace(treated, end=_IMPATIENT_END[remedy])
-        return treated
+            return remediation._rolled_back(self._same_before(now), completed, adjustable)
+        if remedy in _PATIENCE and remediation._waits() > _PATIENCE[remedy]:
+            return replace(remediation, end=_IMPATIENT_END[remedy])
+        return remediation
 
     def failures_to_wait_for(self, charged: int) -> int:
         """Return the number of failures in a row that decides the length of the wait."""
@@ -74,7 +74,7 @@ class Treatment:
         counted = self._waits() if remedy in _PATIENCE else charged
         return counted + (_SOONER.get(remedy, 0) if remedy is not None else 0)
 
-    def _memory(self, highest: int | None, adjustable: tuple[str, ...]) -> Treatment:
+    def _memory(self, highest: int | None, adjustable: tuple[str, ...]) -> ExpectedRemediation:
         same = [f for f in self.failed if f.remedy is Remedy.LESS_AT_ONCE and f.highest == highest]
         less, more = INFLIGHT in adjustable, ACCUMULATION in adjustable
         if len(same) == 1:
@@ -94,7 +94,7 @@ class Treatment:
 
     def _rolled_back(
         self, same: bool, completed: int | None, adjustable: tuple[str, ...]
-    ) -> Treatment:
+    ) -> ExpectedRemediation:
         if not same:
             return self
         if completed is None or SKIP_STEPS not in adjustable:

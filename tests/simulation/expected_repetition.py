@@ -1,5 +1,5 @@
 """When a failure counts as the same again: a second implementation of the design, for the
-ledger."""
+account."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.location import Uri
 from supervisor.protocol.removal import Place
 from supervisor.protocol.simulated import Broken
-from tests.simulation.host import Host
 from tests.simulation.pipes import NoteEnds
+from tests.simulation.true_host import TrueHost
 
 _GIBIBYTE = 1 << 30
 
@@ -22,7 +22,7 @@ _GIBIBYTE = 1 << 30
 class SimulatedFiles:
     """See `engines.host_port.HostFiles` and `engines.host_port.Resources`."""
 
-    host: Host
+    host: TrueHost
     phase: int
     """The phase of the attempt that was started or killed last."""
 

@@ -9,8 +9,8 @@ from signal import SIGKILL
 from typing import Protocol
 
 from supervisor.engines.host_port import MainLoop
-from tests.simulation.host import Host
 from tests.simulation.processes import Process
+from tests.simulation.true_host import TrueHost
 
 _PAUSE = 0.05
 _LAST_LOOK = 5.0
@@ -19,10 +19,10 @@ _MID_START = 0.03
 """Probability that it is killed during a start, in a world where it is killed at all."""
 
 
-class Ward(Protocol):
+class GuardedMachine(Protocol):
     """The part of the machine that its guard uses."""
 
-    host: Host
+    host: TrueHost
 
     @property
     def is_gone(self) -> bool:
@@ -38,14 +38,14 @@ class SimulatedGuard:
     """See `adapters.processes.guard_client.GuardClient`, and `guard_keeper.keep_guard`, which
     replaces it."""
 
-    def __init__(self, ward: Ward, pidfd: int) -> None:
+    def __init__(self, machine: GuardedMachine, pidfd: int) -> None:
         self.pidfd = pidfd
         """Readable while the guard is dead."""
         self.is_dead = False
         self._losses = 0
-        self._ward = ward
-        self._host = ward.host
-        self._dice = ward.host.dice("guard in a start")
+        self._machine = machine
+        self._host = machine.host
+        self._stream = machine.host.stream("guard in a start")
 
     def keep(self, loop: MainLoop) -> None:
         """Replace the guard whenever it dies."""
@@ -64,7 +64,7 @@ class SimulatedGuard:
 
     def die(self) -> None:
         """Kill the guard, as somebody outside would."""
-        if self.is_dead or self._ward.is_gone:
+        if self.is_dead or self._machine.is_gone:
             return
         self._host.tell("the guard is killed, and all that it has started")
         self.is_dead = True
@@ -81,7 +81,7 @@ class SimulatedGuard:
         for group in self._host.alive():
             self._host.kill(group)
         self._kill_the_others()
-        if self._host.alive() or self._ward.living():
+        if self._host.alive() or self._machine.living():
             return True
         self.is_dead = False
         self._losses += 1
@@ -98,7 +98,7 @@ class SimulatedGuard:
             if self._host.clock.time >= end:
                 raise OSError(0, "what the guard process left behind cannot be killed", program)
             self._host.pass_time(end)
-        if self._host.hazards.guard_dies and self._dice.happens(_MID_START):
+        if self._host.hazards.guard_dies and self._stream.happens(_MID_START):
             self.die()
             raise OSError(EPIPE, "the guard process, which starts it, has ended", program)
 
@@ -108,6 +108,6 @@ class SimulatedGuard:
         return lambda: self._losses + self.is_dead - before
 
     def _kill_the_others(self) -> None:
-        for process in self._ward.living():
+        for process in self._machine.living():
             if process.group is None:
                 process.signal(SIGKILL)

@@ -8,7 +8,7 @@ from math import inf
 from random import Random
 
 
-def stream(seed: int, name: str) -> Random:
+def random_stream(seed: int, name: str) -> Random:
     """Return the random stream `name` of the history of `seed`."""
     return Random(f"{seed} {name}")
 
@@ -47,10 +47,10 @@ def draw_hazards(seed: int, benign: float) -> Hazards:
     """Draw the hazards in the world of `seed`, in which nothing goes wrong after the time
     `benign`."""
     return Hazards(
-        prefetches=stream(seed, "prefetch").random() < 0.7,
-        guard_dies=_some_moments(stream(seed, "guard"), benign),
-        busy_chips=stream(seed, "chips").random() < 0.5,
-        outages=_outages(stream(seed, "disk"), benign),
+        prefetches=random_stream(seed, "prefetch").random() < 0.7,
+        guard_dies=_some_moments(random_stream(seed, "guard"), benign),
+        busy_chips=random_stream(seed, "chips").random() < 0.5,
+        outages=_outages(random_stream(seed, "disk"), benign),
     )
 
 

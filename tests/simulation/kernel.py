@@ -9,8 +9,8 @@ from supervisor.adapters.kernel.process_facts import SigtermReaction
 from supervisor.core.pipes import HeldPipes
 from supervisor.host.tree import Stat
 from tests.simulation.compiles import Compile
-from tests.simulation.host import Host
 from tests.simulation.processes import Process
+from tests.simulation.true_host import TrueHost
 
 _GIBIBYTE = 1 << 30
 
@@ -18,13 +18,13 @@ _GIBIBYTE = 1 << 30
 class SimulatedKernel:
     """Implements the methods of `engines.host_port.Processes` that take a pid."""
 
-    host: Host
+    host: TrueHost
 
     def __init__(self) -> None:
         self._processes: list[Process] = []
 
     def living(self) -> list[Process]:
-        """See `guard.Ward`."""
+        """See `guard.GuardedMachine`."""
         return [process for process in self._processes if process.lives]
 
     def _process(self, pid: int) -> Process | None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.core.events import Event, Noticed, SilenceExcused, StopRequested
 from tests.simulation.chance import ViolationError
-from tests.simulation.host import Host
 from tests.simulation.machine import SimulatedMachine
+from tests.simulation.true_host import TrueHost
 
 _NO_TIME_PASSES = 5000
 """The supervisor loops without end if it waits this many times while no time passes."""
@@ -20,7 +20,7 @@ _SURE = (Noticed, SilenceExcused, StopRequested)
 class VirtualWaiter:
     """See `reactor.Waiter`: waits for what the simulated machine does."""
 
-    def __init__(self, host: Host, machine: SimulatedMachine, give_up: float) -> None:
+    def __init__(self, host: TrueHost, machine: SimulatedMachine, give_up: float) -> None:
         """The job must have ended by the (virtual) time `give_up`."""
         self._host = host
         self._machine = machine
@@ -87,7 +87,7 @@ class FaultyLoop:
 
     def __init__(
         self,
-        host: Host,
+        host: TrueHost,
         machine: SimulatedMachine,
         give_up: float,
         tell: Callable[[str], None],

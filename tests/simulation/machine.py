@@ -1,8 +1,8 @@
 """The simulated machine, as the engine of one supervisor uses it: see `engines.host_port.Host`.
 
-`host.py` decides what the workers do. This module turns that into bytes in pipes, files and exits
-of processes, which the real engine reads, and turns the engine's signals into what happens to the
-workers.
+`true_host.py` decides what the workers do. This module turns that into bytes in pipes, files and
+exits of processes, which the real engine reads, and turns the engine's signals into what happens to
+the workers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from tests.simulation.compiles import Compile, Compiles, Program
 from tests.simulation.files import SimulatedFiles
 from tests.simulation.group import LEFTOVER, Group
 from tests.simulation.guard import SimulatedGuard
-from tests.simulation.host import Host
 from tests.simulation.kernel import SimulatedKernel
 from tests.simulation.pipes import (
     ConnectionEnds,
@@ -49,6 +48,7 @@ from tests.simulation.pipes import (
     SnapshotEnds,
 )
 from tests.simulation.processes import Probe, Process, Standby
+from tests.simulation.true_host import TrueHost
 
 _GIBIBYTE = 1 << 30
 
@@ -59,7 +59,7 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
 
     def __init__(
         self,
-        host: Host,
+        host: TrueHost,
         policy: RestartPolicy,
         effect: Callable[[str], None],
         check: Callable[[Group], None],
@@ -67,7 +67,7 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
         """`effect` may end the supervisor; `check` is called with each group that begins."""
         SimulatedKernel.__init__(self)
         SimulatedChannels.__init__(self, host)
-        self.compiles = Compiles(host.dice("compiles"), host.accidents)
+        self.compiles = Compiles(host.stream("compiles"), host.accidents)
         self.guard = SimulatedGuard(self, next(self._numbers))
         self.snapshots: dict[int, Snapshot | None] = {}
         """The snapshot that each attempt found in memory when it began."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from errno import EIO, ENOSPC
 
-from tests.simulation.chance import Dice
+from tests.simulation.chance import RandomStream
 from tests.simulation.hazards import Outage
 
 _JUST_FULL = 0.03
@@ -16,9 +16,11 @@ class Disk:
     """Whether the disk can be read and written now, and how much output was deleted to make
     room."""
 
-    def __init__(self, outages: tuple[Outage, ...], dice: Dice, now: Callable[[], float]) -> None:
+    def __init__(
+        self, outages: tuple[Outage, ...], stream: RandomStream, now: Callable[[], float]
+    ) -> None:
         self._outages = outages
-        self._dice = dice
+        self._stream = stream
         self._now = now
         self._deleted: dict[Outage, int] = {}
         """How often output was deleted during each outage."""
@@ -76,11 +78,11 @@ class Disk:
             OSError: the disk is full, or cannot be reached.
         """
         self.write(path)
-        if self.may_fail and self._dice.happens(_JUST_FULL):
+        if self.will_fail_again and self._stream.happens(_JUST_FULL):
             raise OSError(ENOSPC, "No space left on device", str(path))
 
     @property
-    def may_fail(self) -> bool:
+    def will_fail_again(self) -> bool:
         """Whether an outage goes on, or is still to come."""
         return any(self._now() < each.end for each in self._outages)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from supervisor.adapters.processes.output import OutputReader
 from supervisor.diagnosis.digest import LogDigest
 from supervisor.protocol.standby import StandbyOrders
-from tests.simulation.host import Host
+from tests.simulation.true_host import TrueHost
 
 US = object()
 """The holder of ends that the supervisor has not given to a process yet."""
@@ -87,7 +87,7 @@ class OutputEnds(End):
     """See `handles.Output`. What the pump thread would do happens at some later moment, in
     order."""
 
-    def __init__(self, host: Host, write_end: int, reader: OutputReader) -> None:
+    def __init__(self, host: TrueHost, write_end: int, reader: OutputReader) -> None:
         super().__init__()
         self.reader = reader
         self.write_end = write_end

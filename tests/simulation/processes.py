@@ -12,14 +12,14 @@ from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol.environment import STANDBY
 from supervisor.protocol.standby import READY, UNUSABLE, StandbyOrders
 from tests.simulation.group import Group
-from tests.simulation.host import Host
 from tests.simulation.pipes import ConnectionEnds, End, NoteEnds
+from tests.simulation.true_host import TrueHost
 
 
 class Owner(Protocol):
     """The machine, as one of its processes uses it."""
 
-    host: Host
+    host: TrueHost
 
     def ends_of(self, descriptors: Sequence[int]) -> list[End]:
         """Return the ends that these descriptors refer to."""

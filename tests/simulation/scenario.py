@@ -29,7 +29,7 @@ class Faults:
     hangs: float = 0.0
     cascade: float = 0.0
     """A rank whose peer has died fails because of that a moment later."""
-    held: float = 0.0
+    output_held: float = 0.0
     """A process outside the job holds a worker's output open."""
     remedied: float = 0.0
     """The cause of a rank's end has a remedy."""
@@ -50,12 +50,12 @@ class Faults:
     """The supervisor looks late, and finds several events at once."""
     killed: float = 0.0
     """The supervisor is killed before or after an effect."""
-    machine: float = 0.0
+    machine_dies: float = 0.0
     """If the supervisor is killed: its whole machine dies with it."""
-    disk: float = 0.0
+    write_fails: float = 0.0
     """A write to the journal fails."""
     unit_lost: float = 0.0
-    """A device or host is lost, or comes back; drawn at each change of `Devices.weather`."""
+    """A device or host is lost, or comes back; drawn at each `Devices.change_at_random`."""
     unit_wrong: float = 0.0
     """A unit computes wrong results for a while, which its worker may notice."""
     probe_fails: float = 0.0
@@ -71,7 +71,7 @@ _HIGHEST = Faults(
     struck=0.15,
     hangs=0.05,
     cascade=0.7,
-    held=0.1,
+    output_held=0.1,
     remedied=0.7,
     launch_fails=0.3,
     last_commit=0.6,
@@ -84,8 +84,8 @@ _HIGHEST = Faults(
     duplicate=0.3,
     batch=0.2,
     killed=0.04,
-    machine=0.5,
-    disk=0.02,
+    machine_dies=0.5,
+    write_fails=0.02,
     unit_lost=0.6,
     unit_wrong=0.4,
     probe_fails=0.3,
@@ -103,7 +103,7 @@ class Scenario:
     benign: float
     """The (virtual) time from which on nothing goes wrong any more."""
     world_size: int
-    ticks: int
+    num_steps: int
     """The number of steps that a phase takes."""
     commit_every: int
     """Steps between two checkpoints."""
@@ -147,12 +147,12 @@ def draw(seed: int, rng: Random) -> Scenario:
         field.name: rng.choice((0.0, 1.0)) * rng.random() * getattr(_HIGHEST, field.name)
         for field in fields(Faults)
     }
-    ticks = rng.randint(3, 12)
+    num_steps = rng.randint(3, 12)
     size = rng.choice((1, 1, 2, 3))
     count = rng.choice((1, 1, 2, 3))
     has_ladder = rng.choice((False, True))
     phases = tuple(
-        _on_ladder(rng, _phase(rng, f"p{n}", ticks), size if has_ladder else 0)
+        _on_ladder(rng, _phase(rng, f"p{n}", num_steps), size if has_ladder else 0)
         for n in range(count)
     )
     policy = RestartPolicy(
@@ -174,13 +174,13 @@ def draw(seed: int, rng: Random) -> Scenario:
         hazards=draw_hazards(seed, benign),
         benign=benign,
         world_size=size,
-        ticks=ticks,
+        num_steps=num_steps,
         commit_every=rng.randint(1, 4),
         snapshot_every=rng.choice((None, 1, 1, 2)),
         adjustable=rng.choice(((), (INFLIGHT,), (ACCUMULATION,), (INFLIGHT, ACCUMULATION))),
         need=rng.choice((1, 1, 1, 2, 4)),
-        bad_steps=frozenset(rng.choices(range(1, ticks + 1), k=rng.choice((0, 0, 1, 2)))),
-        missing=frozenset(rng.choices(range(1, ticks + 1), k=rng.choice((0, 0, 1, 4)))),
+        bad_steps=frozenset(rng.choices(range(1, num_steps + 1), k=rng.choice((0, 0, 1, 2)))),
+        missing=frozenset(rng.choices(range(1, num_steps + 1), k=rng.choice((0, 0, 1, 4)))),
         max_skipped=rng.choice((0, 1, 2)),
         too_small=frozenset(rng.choices((1, 2, 3), k=rng.choice((0, 0, 1)))),
         too_small_for_sure=rng.choice((False, True)),

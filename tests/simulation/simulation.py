@@ -25,7 +25,7 @@ from tests.simulation import scenario
 from tests.simulation.chance import ViolationError
 from tests.simulation.checker import Checker
 from tests.simulation.disk import FakeStorage
-from tests.simulation.host import Host
+from tests.simulation.true_host import TrueHost
 from tests.simulation.world import CheckedWorld
 
 _PATIENCE = 4000.0
@@ -75,7 +75,7 @@ class Simulation:
         self._rng = Random(seed)
         self.scenario = scenario.draw(seed, self._rng)
         self._policy = self.scenario.policy
-        self._host = Host(self.scenario, self._rng, self._tell)
+        self._host = TrueHost(self.scenario, self._rng, self._tell)
         self.disk = FakeStorage(self._rng, self._host.disk, self._effect)
         self._checker = Checker(self.disk, self._host)
         self._runs = 0
@@ -103,7 +103,7 @@ class Simulation:
         """Run the command once; returns its exit code. None: it was killed."""
         self._runs += 1
         self._tell(f"--- supervisor {self._runs} starts")
-        self.disk.write_fails = self._host.faults.disk
+        self.disk.write_fails = self._host.faults.write_fails
         world = self._world = CheckedWorld(
             self._host,
             self.disk,
@@ -124,7 +124,7 @@ class Simulation:
             self._tell(f"*** the supervisor is killed {crash}")
         except (JournalError, ModelDirError) as error:
             self._tell(f"*** {error}")
-            if not (self._host.disk.may_fail or self.disk.write_fails):
+            if not (self._host.disk.will_fail_again or self.disk.write_fails):
                 raise ViolationError("it cannot write, although the disk is well") from error
             code = ExitCode.CANNOT_WRITE
         world.machine.die()
@@ -187,7 +187,7 @@ class Simulation:
         if self._host.happens(faults.killed * rare):
             raise (
                 MachineDied(where)
-                if self._host.happens(faults.machine)
+                if self._host.happens(faults.machine_dies)
                 else SupervisorKilled(where)
             )
 
@@ -206,7 +206,7 @@ class Simulation:
         for time in self.scenario.hazards.guard_dies:
             self._host.later(time, self._kill_the_guard)
         if self._policy.phases[0].units:
-            self._host.devices.weather()
+            self._host.devices.change_at_random()
 
     def _stop(self, source: StopSource) -> None:
         if self._host.watcher is not None and self._world is not None:
@@ -245,6 +245,6 @@ class Simulation:
         self.moments.append(Moment(self._host.clock.time, text))
 
 
-def fingerprint(simulation: Simulation) -> int:
+def history_checksum(simulation: Simulation) -> int:
     """Return a checksum of the whole history: the same seed gives the same."""
     return zlib.crc32("\n".join(map(repr, simulation.moments)).encode())

@@ -11,7 +11,7 @@ from supervisor.core.stage_times import CHANGES
 from supervisor.ports import Transition
 
 
-class StagesTold:
+class StageTimesCheck:
     """Checks the stages of one attempt after the other."""
 
     def __init__(self, require: Callable[[bool, str], None]) -> None:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.__main__ import failures, replay_command
-from tests.simulation.simulation import Simulation, fingerprint
+from tests.simulation.simulation import Simulation, history_checksum
 
 _CHUNK = 250
 _QUICK = 500
-"""This number of seeds finds most of the planted bugs (see `test_bites`)."""
+"""This number of seeds finds most of the planted bugs (see `test_planted_bugs`)."""
 
 
 @pytest.mark.parametrize(
@@ -28,4 +28,4 @@ def test_a_seed_is_one_history() -> None:
     one, again, other = Simulation(7), Simulation(7), Simulation(8)
     for simulation in (one, again, other):
         simulation.run()
-    assert fingerprint(one) == fingerprint(again) != fingerprint(other)
+    assert history_checksum(one) == history_checksum(again) != history_checksum(other)

@@ -31,7 +31,7 @@ _STRIDE = (2.0, 8.0)
 """The least and the most seconds from one step to the next. Each step is reported."""
 
 
-class Host(Chance):
+class TrueHost(Chance):
     """Time, worker groups, and what they leave behind."""
 
     def __init__(self, scenario: Scenario, rng: Random, tell: Callable[[str], None]) -> None:
@@ -41,7 +41,9 @@ class Host(Chance):
         self.work = Work()
         self.devices = Devices(self)
         self.chips = Chips(self)
-        self.disk = Disk(scenario.hazards.outages, self.dice("just full"), lambda: self.clock.time)
+        self.disk = Disk(
+            scenario.hazards.outages, self.stream("just full"), lambda: self.clock.time
+        )
         self.kept: dict[str, bytes] = {}
         """The files that workers have left, by path."""
         self.outputs: dict[str, OutputSink] = {}
@@ -121,11 +123,11 @@ class Host(Chance):
             return
         faults = self.faults
         if group.num_devices in self.scenario.too_small:
-            self._die(group, *self.accidents.of_a_rung())
+            self._die(group, *self.accidents.too_small_rung())
         elif self.devices.missing.intersection(group.units):
-            self._die(group, *self.accidents.without_a_unit(group, self.devices.missing))
+            self._die(group, *self.accidents.lost_unit(group, self.devices.missing))
         elif self.devices.wrong.intersection(group.units) and self.happens(0.5):
-            self._die(group, *self.accidents.of_a_wrong_unit())
+            self._die(group, *self.accidents.wrong_unit())
         elif (trouble := self._trouble(group)) is not None:
             self._die(group, *trouble)
         elif self.happens(faults.worker_fails):
@@ -153,7 +155,7 @@ class Host(Chance):
             group.owner.snapped(group, group.step)
         if group.step % self.scenario.commit_every == 0 or group.step >= self._target(group):
             if self.disk.fails:
-                self._die(group, *self.accidents.of_the_disk(group, is_full=self.disk.is_full))
+                self._die(group, *self.accidents.disk_failure(group, is_full=self.disk.is_full))
                 return
             self._commit(group)
         self.later(self.between(*_STRIDE), lambda: self._advance(group))
@@ -184,11 +186,11 @@ class Host(Chance):
             self._missing.discard(group.step + 1)
         if self.happens(0.4):  # it saves before it dies
             self._commit(group)
-        return self.accidents.of_a_missing_file(group)
+        return self.accidents.missing_file(group)
 
     def _target(self, group: Group) -> int:
         step = group.success.step
-        return self.scenario.ticks if step is None else step
+        return self.scenario.num_steps if step is None else step
 
     def _hang(self, group: Group) -> None:
         self.tell(f"attempt {group.attempt} hangs")
@@ -208,7 +210,7 @@ class Host(Chance):
     def _finish(self, group: Group) -> None:
         """Let every rank exit by itself, one after the other, whether the work is done or not."""
         if self.disk.fails and group.success.file is not None:
-            self._die(group, *self.accidents.of_the_disk(group, is_full=self.disk.is_full))
+            self._die(group, *self.accidents.disk_failure(group, is_full=self.disk.is_full))
             return
         if group.step >= self._target(group):
             group.printed = True
@@ -259,7 +261,7 @@ class Host(Chance):
         ended."""
         for rank in group.workers:
             if rank != first and self.happens(self.faults.cascade):
-                death = self.accidents.of_a_peer(rank)
+                death = self.accidents.peer_failure(rank)
                 self.later(self.between(0.0, 3.0), partial(self._fall, group, *death))
 
     def _fall(self, group: Group, ended: WorkerExit, record: FailureRecord | None) -> None:

@@ -37,11 +37,11 @@ from supervisor.world import LocalWorld, newest_in
 from tests.simulation.chance import ViolationError
 from tests.simulation.disk import FakeStorage
 from tests.simulation.group import Group
-from tests.simulation.host import Host
 from tests.simulation.loop import FaultyLoop
 from tests.simulation.machine import SimulatedMachine
 from tests.simulation.outage import SimulatedSpace
 from tests.simulation.scenario import Scenario
+from tests.simulation.true_host import TrueHost
 
 _MODEL_DIR = Path("/nowhere")
 _PATIENCE = 29.99
@@ -53,7 +53,7 @@ class CheckedWorld:
 
     def __init__(
         self,
-        host: Host,
+        host: TrueHost,
         storage: FakeStorage,
         scenario: Scenario,
         policy: RestartPolicy,
@@ -66,7 +66,7 @@ class CheckedWorld:
         """Returns the runtime's state, against which decisions are checked."""
         self.machine = SimulatedMachine(host, policy, effect, self._check_group)
         host.watcher = self.machine
-        self.loop = FaultyLoop(host, self.machine, give_up, tell, self._check_told)
+        self.loop = FaultyLoop(host, self.machine, give_up, tell, self._check_event)
         self.machine.guard.keep(self.loop)
         self._host = host
         self._storage = storage
@@ -129,7 +129,7 @@ class CheckedWorld:
         if isinstance(decision, StartWorkers):
             self._check_room()
         if isinstance(decision, Wait) and decision.device_is_busy:
-            self._check_named()
+            self._check_chip_holder_named()
         self._effect(f"after {type(decision).__name__} was carried out")
 
     # --- what must be so --------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class CheckedWorld:
         if start.directory not in self._storage.content:
             raise ViolationError(f"attempt {attempt} has no directory")
 
-    def _check_named(self) -> None:
+    def _check_chip_holder_named(self) -> None:
         told = [event.text for event in self.loop.told if isinstance(event, Noticed)]
         if any(str(each) not in map(str, told) for each in self._host.chips.in_the_way):
             raise ViolationError("it waits for a device, and does not tell who has it")
@@ -189,10 +189,10 @@ class CheckedWorld:
             raise ViolationError(f"attempt {group.attempt} runs on {group.units}")
         self._check_snapshot(group)
 
-    def _check_told(self, event: Event) -> None:
+    def _check_event(self, event: Event) -> None:
         """Check that what the engine says of its own attempt is what truly happened."""
         if isinstance(event, Noticed) and "until it is closed" in event.text:
-            self._check_waits(event.text)
+            self._check_chip_wait(event.text)
         if isinstance(event, RungCompileFailed):
             self.machine.compiles.check_told(event)
         if not isinstance(event, WorkersObserved | WorkersGone):
@@ -212,14 +212,14 @@ class CheckedWorld:
                 raise ViolationError(f"told of a foreign SIGTERM: {stopped}")
         elif event.attempt not in self._gone:  # after that, only the attempt's files are known
             self._gone.add(event.attempt)
-            self._check_gone(event, group)
+            self._check_group_gone(event, group)
 
-    def _check_waits(self, told: str) -> None:
+    def _check_chip_wait(self, told: str) -> None:
         by_right = self.machine.by_right if self._started is not None else ()
         if any(f"pid {pid} " in told for pid in by_right):
             raise ViolationError(f"it waits for who has a chip by right: {told}")
 
-    def _check_released(self, attempt: int) -> None:
+    def _check_chips_closed(self, attempt: int) -> None:
         """Check that no attempt is over while what it left has a chip open, unless that takes too
         long."""
         left = set(self._host.chips.remnants) - self.machine.by_right
@@ -227,8 +227,8 @@ class CheckedWorld:
         if self._host.scenario.on_tpu and left and waited < _PATIENCE:
             raise ViolationError(f"it goes on after {waited:.1f} s although a chip is open: {left}")
 
-    def _check_gone(self, event: WorkersGone, group: Group) -> None:
-        self._check_released(event.attempt)
+    def _check_group_gone(self, event: WorkersGone, group: Group) -> None:
+        self._check_chips_closed(event.attempt)
         if group.alive:
             raise ViolationError(f"told to be gone: {group.alive} live")
         if event.step != group.told_step:
