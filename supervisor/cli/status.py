@@ -19,8 +19,8 @@ from supervisor.narrative.standing import in_a_sentence, standing
 from supervisor.protocol.location import Uri
 
 _ENDED_EARLY = (
-    "; the last one ended before the job did (it was killed, or the end of run.log says why): run "
-    "the same command again to go on"
+    "; the last supervisor ended before the job (it was killed, or the end of run.log says why): "
+    "run the same command again to go on"
 )
 
 
@@ -100,4 +100,4 @@ def _rung(state: JobState, phase: PhasePolicy) -> Iterator[str]:
         units = ", ".join(state.ladder.units(phase))
         yield f"rung: {rung} of {phase.rungs[0]} devices ({unit(phase)}s {units})"
     for struck in state.ladder.struck:
-        yield f"struck from the ladder: {struck.num_devices} devices: {struck.reason}"
+        yield f"disabled rung: {struck.num_devices} devices: {struck.reason}"
