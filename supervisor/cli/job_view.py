@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from supervisor.adapters.stores.bucket import bucket
-from supervisor.adapters.stores.fetch import bring_journal
+from supervisor.adapters.stores.fetch import fetch_journal
 from supervisor.adapters.stores.journal import (
     DamagedJournalError,
     FileJournal,
@@ -98,7 +98,7 @@ def view(place: Path | Uri) -> JobView:
 def _history_in(objects: Objects) -> History:
     with TemporaryDirectory() as name:
         folder = Path(name)
-        bring_journal(objects, folder, lambda text: print(text, file=sys.stderr))
+        fetch_journal(objects, folder, lambda text: print(text, file=sys.stderr))
         return FileJournal(LocalStorage(folder)).peek()
 
 

@@ -15,8 +15,8 @@ from supervisor.adapters.stores.bucket import bucket
 from supervisor.adapters.stores.checkpoint_watcher import (
     BUCKET,
     DISK,
+    CheckpointPoller,
     CheckpointWatcher,
-    Looks,
     newest_committed,
 )
 from supervisor.host.aside import aside
@@ -76,7 +76,7 @@ def watch(place: Path | Uri, on_commit: Callable[[int], None], on_error: Tell) -
     if not isinstance(place, Path):
         objects = _objects(place)
         look: Callable[[], int | None] = partial(bucket_checkpoints.newest_committed, objects)
-        return CheckpointWatcher(Looks(place, look, on_commit, on_error, BUCKET))
+        return CheckpointWatcher(CheckpointPoller(place, look, on_commit, on_error, BUCKET))
     directory, told = place, set[str]()
 
     def look_on_disk() -> int | None:
@@ -87,7 +87,7 @@ def watch(place: Path | Uri, on_commit: Callable[[int], None], on_error: Tell) -
                 on_error(Notice("checkpoint-refused", text, reason=text))
         return found
 
-    return CheckpointWatcher(Looks(place, look_on_disk, on_commit, on_error, DISK))
+    return CheckpointWatcher(CheckpointPoller(place, look_on_disk, on_commit, on_error, DISK))
 
 
 @cache

@@ -169,7 +169,7 @@ class WorkerGroup:
     def has_recovered(self, at: float) -> bool:
         """Whether the attempt has recovered by the time `at`, so that preparations may begin."""
         return self.settling.is_over(
-            at, has_stepped=self.speaker.reports > 0, has_committed=self.watcher.has_news
+            at, has_stepped=self.speaker.reports > 0, has_committed=self.watcher.has_new_checkpoint
         )
 
     @property

@@ -146,11 +146,11 @@ class Watch(Protocol):
     """Watches for new checkpoints until it is stopped."""
 
     @property
-    def has_news(self) -> bool:
+    def has_new_checkpoint(self) -> bool:
         """Whether the newest step has changed since the first look that worked."""
         ...
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """Look now, because a worker reported a save."""
         ...
 

@@ -65,7 +65,7 @@ class Hearing:
             case RestoredMessage(_, snapshot):
                 self._snapshots.restored(snapshot=snapshot)
             case SavedMessage(_, seconds):
-                group.watcher.look_now()
+                group.watcher.poll_now()
                 if seconds is not None:
                     self._reactor.post(SaveMeasured(now, group.launch.attempt, seconds))
         self._reactor.post(WorkerReported(now, group.launch.attempt, rank, message))

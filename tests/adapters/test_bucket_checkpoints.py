@@ -11,8 +11,8 @@ from supervisor.adapters.stores.bucket_checkpoints import newest_committed, unma
 from supervisor.adapters.stores.checkpoint_watcher import (
     BUCKET,
     DISK,
+    CheckpointPoller,
     CheckpointWatcher,
-    Looks,
     Pace,
 )
 from supervisor.ports import UnavailableError
@@ -101,14 +101,16 @@ def test_the_watcher_looks_at_once_when_told_and_tells_trouble_once() -> None:
     def look() -> int | None:
         return newest_committed(objects)
 
-    watcher = CheckpointWatcher(Looks(place, look, commits.put, errors.put, Pace(3600, 3600)))
+    watcher = CheckpointWatcher(
+        CheckpointPoller(place, look, commits.put, errors.put, Pace(3600, 3600))
+    )
     assert commits.get(timeout=PATIENCE) == 10
     objects.fault = lambda operation, path: UnavailableError("503 for a minute")
-    watcher.look_now()
+    watcher.poll_now()
     told = "gs://b/checkpoints cannot be watched: 503 for a minute"
     assert errors.get(timeout=PATIENCE) == told
     objects.fault = lambda operation, path: None
     objects.write("20/commit_success.txt", b"")
-    watcher.look_now()
+    watcher.poll_now()
     assert commits.get(timeout=PATIENCE) == 20
     watcher.stop()

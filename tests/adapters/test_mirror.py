@@ -178,7 +178,7 @@ def test_a_bucket_that_fails_is_tried_again_and_holds_nobody_up(
     storage.append("journal.jsonl", b"a\n")
     assert eventually(lambda: len(told) == 1)
     storage.append("journal.jsonl", b"b\n")
-    with pytest.raises(OSError, match="did not get into the bucket: 503 Slow Down"):
+    with pytest.raises(OSError, match="was not copied to the bucket: 503 Slow Down"):
         mirror.flush("journal.jsonl", lambda: False, 0.1)
     with pytest.raises(OSError, match="503 Slow Down"):
         mirror.flush("journal.jsonl", lambda: True)

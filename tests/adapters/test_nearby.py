@@ -68,5 +68,5 @@ def test_an_entry_that_goes_meanwhile_is_passed_over(
 
     monkeypatch.setattr(os, "scandir", without_kinds)
     assert found_nearby(None, [tmp_path], 0.0).endswith(
-        f"no layout that is known: {tmp_path}/ckpt7"
+        f"no known checkpoint layout: {tmp_path}/ckpt7"
     )

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from supervisor.adapters.processes.output import OutputPatterns, OutputPump, read_evidence
 from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.adapters.stores.checkpoint_watcher import (
+    CheckpointPoller,
     CheckpointWatcher,
-    Looks,
     Pace,
     newest_committed,
 )
@@ -512,8 +512,8 @@ class Watched:
         self.commits: Queue[int] = Queue()
         self.errors: Queue[str] = Queue()
         commits, errors, pace = self.commits.put, self.errors.put, Pace(interval, interval)
-        looks = Looks(root, lambda: newest_committed(root), commits, errors, pace)
-        self.watcher = CheckpointWatcher(looks)
+        poller = CheckpointPoller(root, lambda: newest_committed(root), commits, errors, pace)
+        self.watcher = CheckpointWatcher(poller)
 
     def stop(self) -> None:
         self.watcher.stop()
@@ -559,7 +559,7 @@ def test_the_worker_can_have_it_look_at_once(watch: Watch, tmp_path: Path) -> No
     watched = watch(tmp_path, 3600)
     assert watched.commits.get(timeout=PATIENCE) == 1
     commit(tmp_path, 2)
-    watched.watcher.look_now()
+    watched.watcher.poll_now()
     assert watched.commits.get(timeout=PATIENCE) == 2
 
 
@@ -588,12 +588,12 @@ def test_an_old_checkpoint_is_not_new_after_a_look_that_failed(tmp_path: Path) -
         return first
 
     commits: list[int] = []
-    looks = Looks(tmp_path, look, commits.append, lambda told: None)
-    looks.look()
-    looks.look()
-    assert (commits, looks.has_news) == ([7], False)
-    looks.look()
-    assert (commits, looks.has_news) == ([7, 8], True)
+    poller = CheckpointPoller(tmp_path, look, commits.append, lambda told: None)
+    poller.poll()
+    poller.poll()
+    assert (commits, poller.has_new_checkpoint) == ([7], False)
+    poller.poll()
+    assert (commits, poller.has_new_checkpoint) == ([7, 8], True)
 
 
 def test_after_stop_nothing_is_told(tmp_path: Path) -> None:
@@ -604,5 +604,5 @@ def test_after_stop_nothing_is_told(tmp_path: Path) -> None:
         thread.join(PATIENCE)
     assert set(threading.enumerate()) <= before
     commit(tmp_path, 1)
-    watched.watcher.look_now()
+    watched.watcher.poll_now()
     assert watched.commits.empty()

@@ -98,9 +98,9 @@ def test_a_full_disk_costs_the_oldest_output_first(
     running = attempt(tmp_path, 10_001, SECOND)
     space.in_use = lambda: running
     for left in ([9_999, 10_000, 10_001], [10_000, 10_001], [10_001]):
-        assert space.free()
+        assert space.delete_oldest_output()
         assert outputs(tmp_path) == left
-    assert not space.free()
+    assert not space.delete_oldest_output()
     assert said[0].event == "outputs-deleted"
     assert said[0].keys == {"attempt": 1001, "directory": FIRST, "bytes": 10}
     assert len(list(tmp_path.glob("*/attempts/*/rank0.failure.json"))) == 4
@@ -109,7 +109,7 @@ def test_a_full_disk_costs_the_oldest_output_first(
 def test_an_earlier_phase_is_older_whatever_its_numbers(tmp_path: Path, space: Space) -> None:
     attempt(tmp_path, 7, FIRST)
     attempt(tmp_path, 3, SECOND)
-    assert space.free()
+    assert space.delete_oldest_output()
     assert outputs(tmp_path) == [3]
 
 
@@ -122,9 +122,9 @@ def test_phases_that_the_journal_does_not_have_are_somebody_elses(
     before = fingerprint(tmp_path / FIRST)
     looked_up, told = (spaced(tmp_path, said, SECOND) for _ in range(2))
     told.recall(past(failed(1, SECOND)))
-    assert looked_up.free()
+    assert looked_up.delete_oldest_output()
     told.keep_within(limits(outputs=0, records=0))
-    while told.free() or looked_up.free():
+    while told.delete_oldest_output() or looked_up.delete_oldest_output():
         pass
     assert fingerprint(tmp_path / FIRST) == before
     assert {path.parts[-4] for path in tmp_path.glob("*/*/*/rank0.log")} == {FIRST}
@@ -140,7 +140,7 @@ def test_the_last_that_failed_keeps_its_output_on_a_full_disk_as_long_as_there_i
     assert outputs(tmp_path) == [2, 4]
     space.make_room()
     assert outputs(tmp_path) == [4]
-    assert space.free()
+    assert space.delete_oldest_output()
     assert outputs(tmp_path) == []
 
 
@@ -168,7 +168,7 @@ def test_nothing_is_deleted_through_a_link(tmp_path: Path, said: list[Notice], l
     target.rename(tmp_path / "moved")
     target.symlink_to(outside / linked)
     space = spaced(model_dir, said)
-    space.free()
+    space.delete_oldest_output()
     space.keep_within(Limits(outputs=0, records=0, executables=0))
     assert (outside / FIRST / "attempts" / "0001" / "rank0.log").exists()
     assert (outside / FIRST / "attempts" / "0001" / "rank0.failure.json").exists()
@@ -182,7 +182,7 @@ def test_a_linked_file_is_no_output(tmp_path: Path, space: Space) -> None:
     (folder / "rank0.log").unlink()
     (folder / "rank0.log").symlink_to(tmp_path / "theirs")
     (folder / "rank1.log").hardlink_to(tmp_path / "theirs")
-    assert space.free()
+    assert space.delete_oldest_output()
     assert (tmp_path / "theirs").read_text() == "theirs"
     assert (folder / "rank0.log").is_symlink()
 
@@ -190,7 +190,7 @@ def test_a_linked_file_is_no_output(tmp_path: Path, space: Space) -> None:
 def test_model_dir_itself_may_be_reached_through_a_link(tmp_path: Path, said: list[Notice]) -> None:
     attempt(tmp_path / "disk", 1)
     (tmp_path / "run").symlink_to(tmp_path / "disk")
-    assert spaced(tmp_path / "run", said).free()
+    assert spaced(tmp_path / "run", said).delete_oldest_output()
     assert outputs(tmp_path / "disk") == []
 
 
@@ -302,7 +302,7 @@ def test_what_cannot_be_looked_at_is_told_once_and_costs_nothing_else(said: list
             space.keep_within(limits(outputs=0))
             assert (folder.parent / "0003" / "rank0.log").exists()
             assert not (folder.parent / "0002" / "rank0.log").exists()
-            assert space.free()
+            assert space.delete_oldest_output()
         assert outputs(model_dir) == [1]
         told = "cannot be looked at to make room: Permission denied"
         assert f"{folder}/rank0.log {told}" in said

@@ -64,7 +64,8 @@ def job(tmp_path: Path, model_dir: Path, *arguments: str, **restart: Any) -> dic
         ),
         (
             ("checkpoints", "ckpt%d", "model.pt"),
-            "new there, but in no layout that is known: {model_dir}/checkpoints/ckpt10,",
+            "changed since the start, but in no known checkpoint layout: "
+            "{model_dir}/checkpoints/ckpt10,",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from errno import ENOENT
 from pathlib import Path
 
 from supervisor.adapters.platforms.accelerators import Holder
-from supervisor.adapters.stores.checkpoint_watcher import Looks
+from supervisor.adapters.stores.checkpoint_watcher import CheckpointPoller
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.location import Uri
 from supervisor.protocol.removal import Place
@@ -99,8 +99,8 @@ class SimulatedFiles:
         self, place: Path | Uri, on_commit: Callable[[int], None], on_error: Tell
     ) -> _Watch:
         """See `HostFiles`."""
-        looks = Looks(place, lambda: self.newest_checkpoint(place), on_commit, on_error)
-        return _Watch(self, looks)
+        poller = CheckpointPoller(place, lambda: self.newest_checkpoint(place), on_commit, on_error)
+        return _Watch(self, poller)
 
     # --- resources --------------------------------------------------------------------------------
 
@@ -153,34 +153,34 @@ class _NoOomKills:
 class _Watch:
     """See `handles.Watch`. What its thread would do happens as callbacks in virtual time."""
 
-    def __init__(self, machine: SimulatedFiles, looks: Looks) -> None:
+    def __init__(self, machine: SimulatedFiles, poller: CheckpointPoller) -> None:
         self._machine = machine
-        self._looks = looks
+        self._poller = poller
         self._turns = 0
         machine.host.later(0.0, lambda: self._turn(0))
 
     @property
-    def has_news(self) -> bool:
+    def has_new_checkpoint(self) -> bool:
         """See `handles.Watch`."""
-        return self._looks.has_news
+        return self._poller.has_new_checkpoint
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """See `handles.Watch`."""
         turn = self._turns
         self._machine.host.later(0.0, lambda: self._go_on(turn, asked=True))
 
     def stop(self) -> None:
         """See `handles.Watch`."""
-        self._looks.is_over = True
+        self._poller.is_stopped = True
 
     def _turn(self, turn: int) -> None:
-        if self._looks.is_over or self._machine.is_gone or turn != self._turns:
+        if self._poller.is_stopped or self._machine.is_gone or turn != self._turns:
             return
-        pause = self._looks.look()
+        pause = self._poller.poll()
         self._machine.host.later(pause, lambda: self._go_on(turn, asked=False))
 
     def _go_on(self, turn: int, *, asked: bool) -> None:
         if turn == self._turns:
             self._turns += 1
-            self._looks.paused(asked=asked)
+            self._poller.note_pause(asked=asked)
             self._turn(self._turns)

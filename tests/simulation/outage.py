@@ -109,13 +109,13 @@ class SimulatedSpace:
         return self._disk.fails
 
     @property
-    def could_free(self) -> bool:
+    def has_old_output(self) -> bool:
         """Whether there is anything left to delete."""
         return not self._disk.is_away and not self._gone.issuperset(self._over())
 
-    def free(self) -> bool:
+    def delete_oldest_output(self) -> bool:
         """See `Space`."""
-        if not self.could_free:
+        if not self.has_old_output:
             return False
         oldest = min(set(self._over()) - self._gone)
         self._tell(f"the output of attempt {oldest} is truly deleted")
@@ -125,5 +125,5 @@ class SimulatedSpace:
 
     def make_room(self) -> None:
         """See `Space`."""
-        while self.free():
+        while self.delete_oldest_output():
             pass

@@ -163,7 +163,7 @@ class CheckedWorld:
             raise ViolationError("it waits for a device, and does not tell who has it")
 
     def _check_room(self) -> None:
-        if self._was_full and self._host.disk.is_full and self.space.could_free:
+        if self._was_full and self._host.disk.is_full and self.space.has_old_output:
             raise ViolationError("it starts again on a full disk, and makes no room")
 
     def _check_units(self, start: StartWorkers) -> None:

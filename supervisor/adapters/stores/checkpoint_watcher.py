@@ -36,28 +36,28 @@ BUCKET = Pace(5.0, 30.0)
 """Slower: each request costs money. When a worker reports a save, we look at once anyway."""
 
 
-class Looks:
+class CheckpointPoller:
     """Looks at a place again and again: reports each new step, and says when to look next."""
 
     def __init__(
         self,
         place: Path | Uri,
-        look: Callable[[], int | None],
+        find_newest: Callable[[], int | None],
         on_commit: Callable[[int], None],
         on_error: Tell,
         pace: Pace = DISK,
     ) -> None:
         """Calls `on_commit` with the newest committed step whenever that is another one.
 
-        `look` finds this step in `place`; None: there is none. If it raises an OSError, `on_error`
-        gets one notice; after `look` has worked again, the next OSError leads to another notice.
+        `find_newest` finds this step in `place`; None: there is none. If it raises an OSError,
+        `on_error` gets one notice; once it has worked again, the next OSError leads to another.
         """
-        self.has_news = False
+        self.has_new_checkpoint = False
         """True once a look has found another newest step than the first look that worked."""
-        self.is_over = False
+        self.is_stopped = False
         """Set it to True to end: no step is reported from then on."""
         self._place = place
-        self._newest = look
+        self._find_newest = find_newest
         self._on_commit = on_commit
         self._on_error = on_error
         self._pace = pace
@@ -67,24 +67,24 @@ class Looks:
         self._changed = False
         self._pause = pace.least
 
-    def look(self) -> float:
+    def poll(self) -> float:
         """Look once. Returns the seconds until the next look, if nobody asks for one sooner."""
         self._changed = False
         try:
-            newest = self._newest()
+            newest = self._find_newest()
         except OSError as error:
             self._report(error)
             return self._pause
         self._failed = False
         self._changed = newest is not None and newest != self._told
-        if newest is not None and self._changed and not self.is_over:
+        if newest is not None and self._changed and not self.is_stopped:
             self._told = newest
-            self.has_news = self._has_looked
+            self.has_new_checkpoint = self._has_looked
             self._on_commit(newest)
         self._has_looked = True
         return self._pause
 
-    def paused(self, *, asked: bool) -> None:
+    def note_pause(self, *, asked: bool) -> None:
         """Note that the pause is over; `asked`: it ended early, as somebody asked for a look."""
         self._pause = self._pace.after(self._pause, changed=self._changed or asked)
 
@@ -105,31 +105,32 @@ class Looks:
 
 
 class CheckpointWatcher:
-    """Runs `Looks` in a thread of its own: a storage that hangs must not block the supervisor."""
+    """Runs a `CheckpointPoller` in a thread of its own: a storage that hangs must not block the
+    supervisor."""
 
-    def __init__(self, looks: Looks) -> None:
-        """The callbacks of `looks` run in the watching thread."""
-        self._looks = looks
-        self._look_now = threading.Event()
+    def __init__(self, poller: CheckpointPoller) -> None:
+        """The callbacks of `poller` run in the watching thread."""
+        self._poller = poller
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="checkpoints", daemon=True)
         self._thread.start()
 
     @property
-    def has_news(self) -> bool:
-        """See `Looks.has_news`."""
-        return self._looks.has_news
+    def has_new_checkpoint(self) -> bool:
+        """See `CheckpointPoller.has_new_checkpoint`."""
+        return self._poller.has_new_checkpoint
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """Look at once: the worker reports that it has saved."""
-        self._look_now.set()
+        self._wake.set()
 
     def stop(self) -> None:
         """End the watching thread."""
-        self._looks.is_over = True
-        self._look_now.set()
+        self._poller.is_stopped = True
+        self._wake.set()
 
     def _watch(self) -> None:
-        while not self._looks.is_over:
-            asked = self._look_now.wait(self._looks.look())
-            self._look_now.clear()
-            self._looks.paused(asked=asked)
+        while not self._poller.is_stopped:
+            asked = self._wake.wait(self._poller.poll())
+            self._wake.clear()
+            self._poller.note_pause(asked=asked)

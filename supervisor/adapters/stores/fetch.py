@@ -73,7 +73,7 @@ def _newest(names: Iterable[str]) -> list[str]:
     return [segment.name for segment in sorted(segments) if segment.version == newest]
 
 
-def bring_journal(objects: Objects, folder: Path, tell: Tell) -> None:
+def fetch_journal(objects: Objects, folder: Path, tell: Tell) -> None:
     """Copy the journal to `folder`, which is empty, for a reader.
 
     If the journal is missing or empty, make empty files for the archived segments and empty folders
@@ -121,7 +121,7 @@ def fetch(objects: Objects, folder: Path, set_aside: str, tell: Tell) -> None:
     names = objects.list("").folders
     phases = sorted(filter(is_phase_folder, names))
     for path in (JOURNAL, *(f"{phase}/{name}" for phase in phases for name in PHASE_FILES)):
-        _bring(folder, path, read_growing(objects, path, tell), set_aside, tell)
+        _fetch_growing(folder, path, read_growing(objects, path, tell), set_aside, tell)
     for place in (*phases, *([_DRILLS] if _DRILLS in names else [])):
         for name, size in sorted(objects.list(place).objects.items()):
             if name.startswith("."):
@@ -140,7 +140,9 @@ def fetch(objects: Objects, folder: Path, set_aside: str, tell: Tell) -> None:
                 _write(folder, target, objects.read(f"{place}/{name}").data)
 
 
-def _bring(folder: Path, path: str, there: bytes | None, set_aside: str, tell: Tell) -> None:
+def _fetch_growing(
+    folder: Path, path: str, there: bytes | None, set_aside: str, tell: Tell
+) -> None:
     """Copy a growing file, with the content `there`, from the bucket, unless ours continues it."""
     target = folder / path
     here = _content(target, folder)
@@ -155,7 +157,7 @@ def _bring(folder: Path, path: str, there: bytes | None, set_aside: str, tell: T
 
 def _set_aside(target: Path, under: str, tell: Tell) -> None:
     aside = removal.rename_numbered(target, f".{target.name}.{under}")
-    text = f"{target.name} here is not the bucket's, and was set aside: {aside}"
+    text = f"{target.name} on this host does not match the bucket: set aside as {aside}"
     tell(Notice("file-set-aside", text, place=target.name))
 
 

@@ -41,7 +41,7 @@ _LARGEST = 1 << 28
 """The largest file to copy, in bytes; a larger one is not ours."""
 _SMALL = 1 << 18
 """Bytes: a file up to this size is written again after each change. No request is larger."""
-_RUNNING = 2
+_NUM_CHANGING = 2
 """The number of attempts, and of phases, whose files may still change: the newest one, and the one
 before it while the newest one starts."""
 
@@ -121,7 +121,7 @@ class Mirror:
             while self._end_of(path) < size:
                 if time.monotonic() >= end or give_up():
                     why = _words(self._error) if self._error is not None else "no answer"
-                    raise OSError(errno.EIO, f"it did not get into the bucket: {why}")
+                    raise OSError(errno.EIO, f"{path} was not copied to the bucket: {why}")
                 self._changed.wait(_LOOK)
 
     def close(self, patience: float = _PATIENCE) -> str | None:
@@ -158,12 +158,12 @@ class Mirror:
         """Copy all that has changed. After an error the next look copies the rest."""
         try:
             for path in self._growing():
-                self._extend(path)
+                self._copy_growth(path)
             for path in self._others():
-                self._replace(path)
+                self._copy_whole(path)
             self._also()
             if time.monotonic() >= self._asked + _ASK_INTERVAL:
-                self._bring_requests()
+                self._fetch_requests()
                 self._asked = time.monotonic()
         except OSError as error:
             if self._error is None:
@@ -180,7 +180,7 @@ class Mirror:
                 self._tell(Notice("bucket-writable", "the bucket can be written again"))
             self._error = None
 
-    def _extend(self, path: str) -> None:
+    def _copy_growth(self, path: str) -> None:
         file = self._folder / path
         with self._replaced:
             stream = self._streams.setdefault(path, _Stream())
@@ -199,7 +199,7 @@ class Mirror:
             return  # the file was cut meanwhile: its writer will notice
         if path == JOURNAL and not stream.segments:
             for archived in self._below(ARCHIVE):  # the journal names them, so they come first
-                self._replace(archived)
+                self._copy_whole(archived)
         self._objects.write(f"{path}{SUFFIX}/{segment.name}", data)
         obsolete = stream.segments[len(kept) :]
         with self._changed:
@@ -217,7 +217,7 @@ class Mirror:
             if segment is not None and segment.version < whole.version:
                 self._forget(Place.SEGMENT, f"{path}{SUFFIX}/{name}")
 
-    def _replace(self, path: str) -> None:
+    def _copy_whole(self, path: str) -> None:
         file = self._folder / path
         try:
             stamp = _stamp(file)
@@ -242,7 +242,7 @@ class Mirror:
         self._objects.write(path, data)
         self._written[path] = stamp
 
-    def _bring_requests(self) -> None:
+    def _fetch_requests(self) -> None:
         """Move requests of people from the bucket to this host: see `adapters.stores.requests`."""
         for name in sorted(self._objects.list(_REQUESTS).objects):
             if not Place.REQUEST.claims(name) or len(name.encode()) > _MAX_NAME:
@@ -293,13 +293,13 @@ class Mirror:
                 if name not in PHASE_FILES:
                     yield f"{phase}/{name}"
             folder = f"{phase}/{ATTEMPTS_FOLDER}"
-            for attempt in attempts_in_order(_folders(self._folder / folder))[-_RUNNING:]:
+            for attempt in attempts_in_order(_folders(self._folder / folder))[-_NUM_CHANGING:]:
                 yield from self._below(f"{folder}/{attempt}")
 
     def _phases(self) -> list[str]:
         """Returns the folders of the newest phases; files of older ones do not change any more."""
         names = [name for name in _folders(self._folder) if is_phase_folder(name)]
-        return sorted(names)[-_RUNNING:]
+        return sorted(names)[-_NUM_CHANGING:]
 
     def _below(self, folder: str) -> Iterator[str]:
         for name in _files(self._folder / folder):

@@ -19,8 +19,8 @@ _MAX_ENTRIES = 5000
 _MAX_DEPTH = 5
 _MAX_TOLD = 3
 _KEY = "trainer.init.checkpoint.directory"
-_NOT_THERE = re.compile(r"\..*|__pycache__|node_modules|compile_cache|drills|\w+_restartable")
-_LIKE_ONE = re.compile(
+_SKIPPED = re.compile(r"\..*|__pycache__|node_modules|compile_cache|drills|\w+_restartable")
+_LOOKS_LIKE_CHECKPOINT = re.compile(
     r"(?i)(.*(ckpt|checkpoint|step|epoch)s?[-_.]?\d+"
     r"|.*\.(pth?|ckpt|safetensors|msgpack|npz|pkl|pickle|h5|keras|eqx|orbax))"
 )
@@ -39,7 +39,7 @@ def found_nearby(place: Path | None, roots: Sequence[Path], since: float) -> str
         try:
             if step is not None and entry.parent != place and is_committed(entry):
                 elsewhere[entry.parent] = max(step, elsewhere.get(entry.parent, 0))
-            elif _LIKE_ONE.fullmatch(entry.name) and entry.stat().st_mtime >= since:
+            elif _LOOKS_LIKE_CHECKPOINT.fullmatch(entry.name) and entry.stat().st_mtime >= since:
                 alike.append(str(entry))
         except OSError:
             continue
@@ -49,7 +49,7 @@ def found_nearby(place: Path | None, roots: Sequence[Path], since: float) -> str
         return f"committed checkpoints are in {told}: set {_KEY}"
     if alike:
         told = ", ".join(sorted(alike)[-_MAX_TOLD:])
-        return f"new there, but in no layout that is known: {told}"
+        return f"changed since the start, but in no known checkpoint layout: {told}"
     below = " or ".join(map(str, roots))
     return f"nothing like a checkpoint was found below {below}: set {_KEY} if they are elsewhere"
 
@@ -66,7 +66,7 @@ def _below(roots: Sequence[Path]) -> Iterator[Path]:
             entries = _entries(folder, left)
             left -= len(entries)
             for entry in entries:
-                if _NOT_THERE.fullmatch(entry.name):
+                if _SKIPPED.fullmatch(entry.name):
                     continue
                 yield Path(entry.path)
                 if _is_folder(entry):

@@ -106,23 +106,23 @@ class Space:
     def make_room(self) -> None:
         """Delete the output of all ended attempts but the newest and the last failed one. If there
         is no such output, delete that of one of these two."""
-        if self._free(sparing=True):
-            while self._free(sparing=True):
+        if self._delete_oldest(sparing=True):
+            while self._delete_oldest(sparing=True):
                 pass
         else:
-            self._free(sparing=False)
+            self._delete_oldest(sparing=False)
 
-    def free(self) -> bool:
+    def delete_oldest_output(self) -> bool:
         """Delete the output of the oldest attempt that has any; the newest and the last failed
         attempt come last. False if there is none to delete."""
-        return self._free(sparing=True) or self._free(sparing=False)
+        return self._delete_oldest(sparing=True) or self._delete_oldest(sparing=False)
 
-    def _free(self, *, sparing: bool) -> bool:
+    def _delete_oldest(self, *, sparing: bool) -> bool:
         in_use, there = self.in_use(), list(self._attempts())
         for attempt in there:
             if attempt.path == in_use or attempt.path in self._without_output:
                 continue
-            if sparing and self._tells_what_was_last(attempt, there):
+            if sparing and self._is_newest_or_last_failed(attempt, there):
                 continue
             freed = self._delete(Place.OUTPUT, self._sizes(attempt.path, Place.OUTPUT))
             self._without_output.add(attempt.path)
@@ -139,7 +139,7 @@ class Space:
                 return True
         return False
 
-    def _tells_what_was_last(self, attempt: _Attempt, there: Sequence[_Attempt]) -> bool:
+    def _is_newest_or_last_failed(self, attempt: _Attempt, there: Sequence[_Attempt]) -> bool:
         """True for the newest and the last failed attempt. The newest one may have just ended, and
         its failure may not be judged yet."""
         return attempt == there[-1] or attempt.number == self._last_failed
@@ -149,7 +149,7 @@ class Space:
         self._of_attempts("outputs", Place.OUTPUT, limits.outputs)
         self._of_attempts("records", Place.RECORD, limits.records)
         self._executables(limits.executables)
-        self._logs_of_helpers()
+        self._empty_large_logs()
 
     def _of_attempts(self, what: str, place: Place, limit: int) -> None:
         there = list(self._attempts())
@@ -157,7 +157,7 @@ class Space:
         kept = []
         for order, attempt in enumerate(there):
             sizes = self._sizes(attempt.path, place)
-            stays = self._tells_what_was_last(attempt, there)
+            stays = self._is_newest_or_last_failed(attempt, there)
             found[str(attempt.path)] = attempt, sizes
             kept.append(Kept(str(attempt.path), sum(sizes.values()), order, stays))
         deleted = [found[one.name] for one in excess(kept, limit)]
@@ -200,7 +200,7 @@ class Space:
                 )
             )
 
-    def _logs_of_helpers(self) -> None:
+    def _empty_large_logs(self) -> None:
         """Empty logs larger than `MAX_LOG`. Their writers may live long, and append to them."""
         for folder in self._attempt_folders():
             logs = self._files(folder, _is_log_of_helper)
@@ -339,5 +339,5 @@ class RoomMakingStorage:
             try:
                 return write()
             except OSError as error:
-                if error.errno not in _FULL or not self._space.free():
+                if error.errno not in _FULL or not self._space.delete_oldest_output():
                     raise
