@@ -28,7 +28,7 @@ from supervisor.core.liveness import FIRST_INITIALISING
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.diagnosis.examples import failed
 from supervisor.diagnosis.outcome import Charge, Verdict
-from supervisor.diagnosis.redaction import Redactor, flags_in, ours
+from supervisor.diagnosis.redaction import Redactor, flags_in, own_sections
 from supervisor.diagnosis.rules import RULES, Rule, in_a_bucket
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.location import Uri
@@ -53,7 +53,7 @@ class Prepared:
         given = (
             each
             for plan in self.plans
-            for each in (plan.env, flags(plan.argv), *flags_in(ours(plan.params)))
+            for each in (plan.env, flags(plan.argv), *flags_in(own_sections(plan.params)))
         )
         known = (value for plan in self.plans for value in plan.secrets.values())
         return Redactor(environ, *given, known=known)

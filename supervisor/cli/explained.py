@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from supervisor.config.load import load_job
-from supervisor.diagnosis.explanation import Explanation, Match, Weighed
+from supervisor.diagnosis.explanation import Candidate, Explanation, Match
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.rules import Rule
 from supervisor.prepare import config_rules, places_of_rules
@@ -56,15 +56,15 @@ def explanation_lines(
     for number, error in enumerate(explanation.errors[:_MAX_SHOWN], 1):
         yield from _error_lines(number, error, logs, own)
     yield from _more(len(explanation.errors) + explanation.more, "errors")
-    for passed in explanation.passed[:_MAX_SHOWN]:
-        yield f"not counted: {_rank_prefix(passed.rank, logs)}{passed.line}"
-        yield f"     because {passed.why}"
-    yield from _more(len(explanation.passed), "lines that do not count")
+    for each in explanation.discarded[:_MAX_SHOWN]:
+        yield f"not counted: {_rank_prefix(each.rank, logs)}{each.line}"
+        yield f"     because {each.why}"
+    yield from _more(len(explanation.discarded), "lines that do not count")
     yield ""
     yield from _change_lines(explanation, own)
 
 
-def _error_lines(number: int, error: Weighed, logs: Sequence[str], own: OwnRules) -> Iterator[str]:
+def _error_lines(number: int, error: Candidate, logs: Sequence[str], own: OwnRules) -> Iterator[str]:
     yield f"{number:>3}. {_rank_prefix(error.rank, logs)}{error.line}"
     known = [
         f"at {error.where}" if error.where else "",
@@ -147,15 +147,15 @@ def explanation_body(explanation: Explanation, own: OwnRules) -> dict[str, Any]:
         "errors": [_error_body(error, own) for error in explanation.errors],
         "more_errors": explanation.more,
         "not_counted": [
-            {"rank": passed.rank, "line": passed.line, "why": passed.why}
-            for passed in explanation.passed
+            {"rank": each.rank, "line": each.line, "why": each.why}
+            for each in explanation.discarded
         ],
         "decided_by": own.place(explanation.errors[0].matches[0].rule),
         "changes": list(explanation.changes),
     }
 
 
-def _error_body(error: Weighed, own: OwnRules) -> dict[str, Any]:
+def _error_body(error: Candidate, own: OwnRules) -> dict[str, Any]:
     return {
         "rank": error.rank,
         "line": error.line,

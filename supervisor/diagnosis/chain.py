@@ -58,7 +58,7 @@ _TOLD = {
 
 
 @dataclass(frozen=True)
-class Raised:
+class PrintedError:
     """One error: `type` as printed ("": a line of text), its first `line`, and its whole `text`."""
 
     type: str
@@ -71,8 +71,8 @@ class Raised:
     as `FILE:LINE in FUNCTION`. Empty: no traceback shows one."""
     raised_in: str = ""
     """The path of the file that it comes from, see `speakers.raiser`. Empty: not known."""
-    beside: str = ""
-    """Hints about an exception without a message, see `beside`."""
+    hints: str = ""
+    """Hints about an exception without a message, see `hints.py`."""
     code: str = ""
     """The line of code that raised it. Empty: no traceback shows it."""
 
@@ -118,7 +118,7 @@ class Raised:
 class Chain:
     """Errors of which each led to the next, first cause first, and the frames they went through."""
 
-    members: tuple[Raised, ...]
+    members: tuple[PrintedError, ...]
     origin: Origin
     frames: tuple[tuple[str, str], ...] = ()
     """Path and function of each frame, the innermost last."""
@@ -126,7 +126,7 @@ class Chain:
     """The time of the last log line before it (month, day, time of day). Empty: there is none."""
     end: int = 0
     """The index of the line after the first line of its last error, in the text that was read."""
-    cut: bool = False
+    lacks_cause: bool = False
     """Whether an error led to it that is not in the text, because the log begins after that."""
     followed: int = 0
     """How many lines of its process follow that say anything, see `native_text.speaks`."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 
 from supervisor.diagnosis.certainty import is_certain
-from supervisor.diagnosis.chain import Chain, Raised
+from supervisor.diagnosis.chain import Chain, PrintedError
 from supervisor.diagnosis.crash import own_calls
 from supervisor.diagnosis.failure import Evidence, WorkerExit
 from supervisor.diagnosis.log_lines import clean_lines
 from supervisor.diagnosis.native_text import last_lines
 from supervisor.diagnosis.outcome import Verdict
-from supervisor.diagnosis.own_values import is_about_a_value, knows_words_alone
+from supervisor.diagnosis.own_values import is_about_a_value, matches_words_only
 from supervisor.diagnosis.rules import Rule
 from supervisor.diagnosis.rules.rule import Compared
 from supervisor.diagnosis.signals import signal_of
@@ -44,24 +44,24 @@ def is_compared(judgement: Judgement) -> bool:
     """True if the same signature again shows that the failure repeats."""
     match judgement.rule.compared:
         case Compared.NEVER:
-            return knows_words_alone(judgement.rule) and _is_about_a_value(judgement)
+            return matches_words_only(judgement.rule) and _is_own_value_error(judgement)
         case Compared.AS_A_GUESS:
             return not is_certain(judgement)
         case Compared.UNLESS_NAMED:
-            return judgement.member is None or not _is_of_another(judgement.member)
+            return judgement.member is None or not _blames_another(judgement.member)
         case compared:
             return compared is Compared.ALWAYS
 
 
-def _is_about_a_value(judgement: Judgement) -> bool:
+def _is_own_value_error(judgement: Judgement) -> bool:
     chain, member = judgement.chain, judgement.member
     return chain is not None and member is not None and is_about_a_value(chain, member)
 
 
-def _is_of_another(raised: Raised) -> bool:
+def _blames_another(raised: PrintedError) -> bool:
     """True if an error blames somebody else: it names a task, rank or address, or it comes from a
     library that talks to a service. Any other error may be the program's own fault."""
-    said = f"{raised.text}\n{raised.beside}"
+    said = f"{raised.text}\n{raised.hints}"
     return raised.speaker is Speaker.IO or _PEER.search(said) is not None
 
 
@@ -82,7 +82,7 @@ def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
         at = None if fatal else step
         return signature(member.type, member.stated, chain.frames, stage, at, codes=member.codes)
     if fatal:
-        return _of_the_end(rule, rank.exit)
+        return _signature_of_exit(rule, rank.exit)
     said = last_lines(clean_lines(rank.output)) if rank.output and not rank.exit.clean else None
     calls = own_calls(rank)
     if rule.transient or (said is None and not calls):
@@ -105,7 +105,7 @@ def _complaint(said: Chain) -> str:
     return "\n".join(lines[-_LAST:]).translate(_SPELLED)
 
 
-def _of_the_end(rule: Rule, ended: WorkerExit) -> str:
+def _signature_of_exit(rule: Rule, ended: WorkerExit) -> str:
     """Returns the signature of a FATAL without an error text: its rule and how the rank ended."""
     how = ended.signal if ended.code is None else ended.code
     return rule.name if how is None else f"{rule.name}-{how}"

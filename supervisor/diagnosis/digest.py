@@ -49,7 +49,7 @@ _SURE = 16
 """Bytes: zeros in a shorter log prove no encoding."""
 _LOOKED_AT = 2 * 1024
 """Bytes of each chunk that are searched for the prefix of a launcher."""
-_STATEMENT = re.compile(rb"[^\n]([^\n]{2})[IWE]\d{4} \d\d:\d\d:\d\d\.")
+_PREFIXED_GLOG = re.compile(rb"[^\n]([^\n]{2})[IWE]\d{4} \d\d:\d\d:\d\d\.")
 """A line of glog after the prefix of a launcher; the group matches the end of the prefix."""
 
 
@@ -97,7 +97,7 @@ class LogDigest:
 
     def _take(self, chunk: bytes) -> None:
         if len(self._anchors) == len(_ANCHORS) and (
-            found := _STATEMENT.search(chunk, 0, _LOOKED_AT)
+            found := _PREFIXED_GLOG.search(chunk, 0, _LOOKED_AT)
         ):
             self._anchors = (*_ANCHORS, found[1] + b"F0", found[1] + b"F1")
         self._recent += chunk

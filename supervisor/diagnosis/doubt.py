@@ -13,9 +13,9 @@ from supervisor.diagnosis.failure import Evidence
 from supervisor.diagnosis.rootcause import chains_of_text
 from supervisor.protocol.messages import printable
 
-_TAIL = 100
+_TAIL_LINES = 100
 """The number of last lines in which the traceback must be."""
-_AFTER = 12
+_LINES_AFTER = 12
 """Lines that may follow the exception: more lines of its message, and last lines of loggers."""
 _MAX_SHOWN = 300
 
@@ -29,11 +29,11 @@ def doubt(evidence: Evidence, redact: Callable[[str], str] = str) -> str | None:
 
 
 def _uncaught_exception(output: str) -> str | None:
-    tail = [line for line in output.splitlines() if line.strip()][-_TAIL:]
+    tail = [line for line in output.splitlines() if line.strip()][-_TAIL_LINES:]
     chains = chains_of_text("\n".join(tail))
     uncaught = [chain for chain in chains if chain.origin is Origin.MAIN]
     if not uncaught:
         return None
     line = uncaught[-1].members[-1].line
-    end = "\n".join(tail[-_AFTER - 1 :])
+    end = "\n".join(tail[-_LINES_AFTER - 1 :])
     return line if line in end else None

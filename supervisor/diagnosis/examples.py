@@ -13,7 +13,7 @@ from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, Worker
 from supervisor.diagnosis.rules import Rule
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.diagnosis.weighing import weighed
+from supervisor.diagnosis.weighing import ranked_judgements
 
 
 def failed(
@@ -45,7 +45,7 @@ def _why_failed(
     """Returns why the example is not judged as it should be; None: it is."""
     evidence = _evidence(example)
     failure = judge(evidence, success, rules)
-    decides = failure is not None and weighed(evidence, success, rules)[0][0].rule is rule
+    decides = failure is not None and ranked_judgements(evidence, success, rules)[0][0].rule is rule
     if example.expect is not None and (failure is None or failure.verdict != example.expect):
         return f"should be {example.expect}, but {_judged(failure)}"
     wanted = example.decides if example.decides is not None else example.expect is None or decides
@@ -85,11 +85,11 @@ def _why_not(rule: Rule, evidence: Evidence, success: Success, rules: tuple[Rule
     unmet = [each for each in _conditions(rule) if not _holds(each[1], evidence, success, rules)]
     if not unmet:
         return "no error meets all conditions of this rule together"
-    judgements, _ = weighed(evidence, success, rules)
-    has_type = any(member.type for judgement in judgements for member in judgement.among)
+    judgements, _ = ranked_judgements(evidence, success, rules)
+    has_type = any(member.type for judgement in judgements for member in judgement.matched_members)
     told = [_told_unmet(name, evidence.ranks[0], has_type) for name, _ in unmet]
     if evidence.ranks[0].exit.signal is not None:
-        told += [f"{each.line!r} does not count: {each.why}" for each in found.passed[:1]]
+        told += [f"{each.line!r} does not count: {each.why}" for each in found.discarded[:1]]
     return "; ".join(told)
 
 

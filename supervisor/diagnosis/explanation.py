@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from supervisor.diagnosis.certainty import is_certain
-from supervisor.diagnosis.chain import Chain, Origin, Raised
+from supervisor.diagnosis.chain import Chain, Origin, PrintedError
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.rules import Rule, found, matching_codes, words
@@ -20,7 +20,7 @@ from supervisor.diagnosis.secret_forms import REDACTED
 from supervisor.diagnosis.speakers import Speaker
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import failure_of, judge, one_line, place_of, succeeded
-from supervisor.diagnosis.weighing import Judgement, as_read, weighed
+from supervisor.diagnosis.weighing import Judgement, as_read, ranked_judgements
 
 MOST = 100
 """The largest number of errors that are explained: a log may hold thousands."""
@@ -47,7 +47,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class Candidate:
     """One error of one rank, or its exit, as a candidate for the root cause."""
 
     rank: int
@@ -65,7 +65,7 @@ class Weighed:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class Discarded:
     """An error that does not count, and why."""
 
     rank: int
@@ -78,11 +78,11 @@ class Explanation:
     """A failure, and how it was judged."""
 
     failure: Failure
-    errors: tuple[Weighed, ...]
+    errors: tuple[Candidate, ...]
     """The root cause first; at most `MOST`."""
     more: int
     """How many errors there are beyond those."""
-    passed: tuple[Passed, ...]
+    discarded: tuple[Discarded, ...]
     """Errors that do not count, and whose lines are not in `errors`."""
     changes: tuple[dict[str, Any], ...]
     """Rules for `autorestart.rules`, each of which would change the verdict or how certain it is;
@@ -99,19 +99,19 @@ def explain(
     """
     if succeeded(evidence, success):
         return None
-    judgements, left_out = weighed(evidence, success, rules)
+    judgements, left_out = ranked_judgements(evidence, success, rules)
     judgements = list(_distinct(judgements))
-    errors = tuple(_weighed(each, judgements, redact) for each in judgements[:MOST])
+    errors = tuple(_candidate(each, judgements, redact) for each in judgements[:MOST])
     told = {(error.rank, error.line) for error in errors}
-    passed = (
-        Passed(each.rank.exit.rank, _line(each.chain.members[-1], each.rank, redact), each.why)
+    discarded = (
+        Discarded(each.rank.exit.rank, _line(each.chain.members[-1], each.rank, redact), each.why)
         for each in left_out[:MOST]
     )
     return Explanation(
         failure_of(judgements[0], evidence, redact),
         errors,
         max(0, len(judgements) - MOST),
-        tuple(each for each in passed if (each.rank, each.line) not in told),
+        tuple(each for each in discarded if (each.rank, each.line) not in told),
         tuple(_changes(judgements[0], evidence, success, rules, redact)),
     )
 
@@ -127,9 +127,9 @@ def _distinct(judgements: list[Judgement]) -> Iterator[Judgement]:
         seen.add(said)
 
 
-def _weighed(judgement: Judgement, judgements: list[Judgement], redact: Redact) -> Weighed:
+def _candidate(judgement: Judgement, judgements: list[Judgement], redact: Redact) -> Candidate:
     chain, member, rank = judgement.chain, judgement.member, judgement.rank
-    return Weighed(
+    return Candidate(
         rank=rank.exit.rank,
         line=_line(member, rank, redact),
         where=one_line(redact(place_of(judgement))),
@@ -138,9 +138,13 @@ def _weighed(judgement: Judgement, judgements: list[Judgement], redact: Redact) 
         time=chain.when if chain is not None else "",
         why=_why_root(judgements)
         if judgement is judgements[0]
-        else _why_not(judgement, judgements[0]),
+        else _why_not_root(judgement, judgements[0]),
         matches=tuple(
-            Match(rule, _line(about, rank, redact), tuple(_grounds(rule, about, judgement, redact)))
+            Match(
+                rule,
+                _line(about, rank, redact),
+                tuple(_met_conditions(rule, about, judgement, redact)),
+            )
             for rule, about in judgement.matches()
         ),
     )
@@ -157,7 +161,7 @@ def _why_root(judgements: list[Judgement]) -> str:
     return f"less speaks against it than against the others ({'; '.join(root.drawbacks)})"
 
 
-def _why_not(judgement: Judgement, root: Judgement) -> str:
+def _why_not_root(judgement: Judgement, root: Judgement) -> str:
     if judgement.order[0] > root.order[0]:
         return "; ".join(text for text in judgement.drawbacks if text not in root.drawbacks) or (
             "; ".join(judgement.drawbacks)
@@ -169,8 +173,8 @@ def _why_not(judgement: Judgement, root: Judgement) -> str:
     return "as likely, but it was printed later"
 
 
-def _grounds(
-    rule: Rule, about: Raised | None, judgement: Judgement, redact: Redact
+def _met_conditions(
+    rule: Rule, about: PrintedError | None, judgement: Judgement, redact: Redact
 ) -> Iterator[str]:
     """Yields each condition of the rule with the part of the error that meets it."""
     if about is not None and rule.types:
@@ -203,7 +207,7 @@ def _words(said: str | None) -> str:
     return repr(said if len(said) <= _MAX_WORDS else f"{said[:_MAX_WORDS]}...")
 
 
-def _line(member: Raised | None, rank: RankEvidence, redact: Redact) -> str:
+def _line(member: PrintedError | None, rank: RankEvidence, redact: Redact) -> str:
     return one_line(redact(member.line if member is not None else str(rank.exit)))
 
 
@@ -211,8 +215,8 @@ def _changes(
     root: Judgement, evidence: Evidence, success: Success, rules: tuple[Rule, ...], redact: Redact
 ) -> Iterator[dict[str, Any]]:
     """Yields, for each other verdict, the narrowest rule that would give it on this evidence."""
-    for other in _others(root):
-        for conditions in _conditions(root, redact):
+    for other in _other_verdicts(root):
+        for conditions in _conditions_of_root(root, redact):
             rule = _rule(conditions, other)
             changed = judge(evidence, success, (rule, *rules))
             if changed is not None and changed.rule == rule.name:
@@ -221,7 +225,7 @@ def _changes(
                 break
 
 
-def _others(root: Judgement) -> tuple[dict[str, Any], ...]:
+def _other_verdicts(root: Judgement) -> tuple[dict[str, Any], ...]:
     """Returns the verdicts that a rule of the config could give instead; for a FATAL, also a FATAL
     that is certain if this one is a guess, and a guess if it is certain."""
     if root.rule.verdict is not Verdict.FATAL:
@@ -247,7 +251,7 @@ def _rule(conditions: dict[str, Any], other: dict[str, Any]) -> Rule:
     )
 
 
-def _conditions(root: Judgement, redact: Redact) -> Iterator[dict[str, Any]]:
+def _conditions_of_root(root: Judgement, redact: Redact) -> Iterator[dict[str, Any]]:
     """Yields conditions that the root cause meets, the narrowest first."""
     member, ended = root.member, root.rank.exit
     if member is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from supervisor.diagnosis.chain import Chain, Origin, Raised
+from supervisor.diagnosis.chain import Chain, Origin, PrintedError
 from supervisor.diagnosis.frames import frame_in
 from supervisor.diagnosis.line_forms import HEADER, INFO, NOISE, STACK, when
 from supervisor.diagnosis.traceback_text import exception_type
@@ -24,7 +24,7 @@ _FATAL = re.compile(
 
 
 _MAX_HEAD = 300
-_EMBEDDED = re.compile(r"[\])>|:-] ((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): \S")
+_NAMED_TYPE = re.compile(r"[\])>|:-] ((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): \S")
 
 
 def aborts(lines: Sequence[str]) -> Iterator[Chain]:
@@ -36,7 +36,7 @@ def aborts(lines: Sequence[str]) -> Iterator[Chain]:
                 if STACK.match(further) or _FATAL.match(further) or HEADER in further:
                     break
                 text.append(further)
-            fatal = Raised("", line.rstrip(), "\n".join(text))
+            fatal = PrintedError("", line.rstrip(), "\n".join(text))
             frames = tuple(_native_frames(lines[number + 1 : number + _MAX_STACK_LINES]))
             yield Chain((fatal,), Origin.ABORT, frames=frames[::-1], when=when(line))
 
@@ -65,17 +65,17 @@ def _type(line: str) -> str:
     The rest of its traceback may be cut off. A logger or a test runner may have written something
     before the exception.
     """
-    inside = _EMBEDDED.search(line, 0, _MAX_HEAD)
+    inside = _NAMED_TYPE.search(line, 0, _MAX_HEAD)
     kind = exception_type(line) or (inside[1] if inside is not None else "")
     return "" if kind.endswith("Warning") else kind
 
 
 def last_lines(lines: Sequence[str]) -> Chain | None:
     """Returns the last lines that say anything, each as an error; None: there are none."""
-    told: list[Raised] = []
+    told: list[PrintedError] = []
     for line in reversed(lines[-500:]):
         if len(told) == _MAX_LAST_LINES:
             break
         if speaks(line) and not INFO.match(line):
-            told.append(Raised(_type(line), line.strip(), line))
+            told.append(PrintedError(_type(line), line.strip(), line))
     return Chain(tuple(reversed(told)), Origin.OUTPUT) if told else None

@@ -8,7 +8,7 @@ if the error states a requirement, they do not apply; otherwise they apply, but 
 
 from __future__ import annotations
 
-from supervisor.diagnosis.chain import Chain, Raised
+from supervisor.diagnosis.chain import Chain, PrintedError
 from supervisor.diagnosis.rules import Rule, found
 from supervisor.diagnosis.rules.wording import REQUIREMENTS
 from supervisor.diagnosis.speakers import Speaker
@@ -28,24 +28,24 @@ _ABOUT_VALUES = frozenset(
 )
 
 
-def knows_words_alone(rule: Rule) -> bool:
+def matches_words_only(rule: Rule) -> bool:
     """True if the rule recognises transient trouble by words alone, and has no remedy but another
     attempt."""
     by_words = bool(rule.patterns) and not (rule.types or rule.codes or rule.own)
     return by_words and rule.transient and rule.remedy is None
 
 
-def is_about_a_value(chain: Chain, member: Raised) -> bool:
+def is_about_a_value(chain: Chain, member: PrintedError) -> bool:
     """True if the user's own code raised the error about a value, see the head of this file."""
     return (
         member.type.removeprefix("builtins.") in _ABOUT_VALUES
         and len(chain.members) == 1
-        and not chain.cut
+        and not chain.lacks_cause
         and member.speaker is Speaker.OWN
         and not member.codes
     )
 
 
-def requires(chain: Chain, member: Raised) -> bool:
+def states_requirement(chain: Chain, member: PrintedError) -> bool:
     """True if it is such an error, and says what the value must be."""
     return is_about_a_value(chain, member) and found(REQUIREMENTS, member.stated) is not None

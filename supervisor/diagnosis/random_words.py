@@ -37,7 +37,7 @@ def is_random(token: str) -> bool:
     """True if a part of the token is random: no person chose it."""
     if _POD.search(token.rstrip(".:!?")):
         return True
-    return any(_is_drawn(part[0]) for part in _PART.finditer(token))
+    return any(_is_random_part(part[0]) for part in _PART.finditer(token))
 
 
 def is_encoded(text: str) -> bool:
@@ -45,7 +45,7 @@ def is_encoded(text: str) -> bool:
     return len(_SWITCH.findall(text)) * 4 >= len(text)
 
 
-def _is_drawn(part: str) -> bool:
+def _is_random_part(part: str) -> bool:
     if _HEX.fullmatch(part):
         return True
     letters = part.rstrip("0123456789").lower()

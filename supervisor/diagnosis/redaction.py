@@ -38,14 +38,14 @@ _BEGINNING = 500
 """Characters by which a longer value is recognised if its rest is cut off. `protocol.shortening`
 and the readers of an output cut only within longer words."""
 
-_OURS = frozenset({"autorestart", "provision"})
+_OWN_SECTIONS = frozenset({"autorestart", "provision"})
 """Sections of `init` that the trainer does not read."""
 
 
-def ours(params: Mapping[str, Any]) -> dict[str, Any]:
+def own_sections(params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the sections of a phase's resolved config that the trainer does not read."""
     init: Mapping[str, Any] = params["trainer"]["init"]
-    return {key: init[key] for key in _OURS.intersection(init)}
+    return {key: init[key] for key in _OWN_SECTIONS.intersection(init)}
 
 
 class Redactor:
@@ -65,12 +65,14 @@ class Redactor:
                 if is_secret(name, value)
             ),
         }
-        written = {form for value in given for form in (*_written(value), *_lines(value))}
+        written = {
+            form for value in given for form in (*_quoted_forms(value), *_stripped_lines(value))
+        }
         values = {form for form in written if len(form) >= _MIN_VALUE}
         longest_first = sorted(values, key=lambda value: (-len(value), value))
         whole = map(re.escape, longest_first)
         cut = (f"{re.escape(v[:_BEGINNING])}.*" for v in longest_first if len(v) > _BEGINNING)
-        split = (form for value in sorted(given) for form in _split(value))
+        split = (form for value in sorted(given) for form in _short_line_patterns(value))
         forms = [*whole, *cut, *split]
         self._values = re.compile("|".join(forms)) if forms else None
 
@@ -78,7 +80,7 @@ class Redactor:
         """Returns `text` with its secrets replaced."""
         if self._values is not None:
             text = self._values.sub(REDACTED, text)
-        return _without(FORMS, text)
+        return _replaced(FORMS, text)
 
     def problem(self, problem: Problem) -> str:
         """Describes a problem of a config. Its message has no values of keys with secret names."""
@@ -93,7 +95,7 @@ class Redactor:
         from the file, so every secret in its section is replaced.
         """
         trainer: dict[str, Any] = _strings(params["trainer"], _tokens_removed)
-        for key, section in ours(params).items():
+        for key, section in own_sections(params).items():
             trainer["init"][key] = _strings(_without_flags(section), self.text)
         if (command := trainer.get("command")) is not None:
             command = _strings(_without_flags(command), self.text)
@@ -114,7 +116,7 @@ def _strings(value: Any, clean: Callable[[str], str]) -> Any:
     return clean(value) if isinstance(value, str) else value
 
 
-def _without(forms: Iterable[Form], text: str) -> str:
+def _replaced(forms: Iterable[Form], text: str) -> str:
     lower = text.lower()
     for form in forms:
         if any(hint in lower for hint in form.hints):
@@ -127,13 +129,13 @@ def _kept(match: re.Match[str]) -> str:
 
 
 def _tokens_removed(text: str) -> str:
-    return _without(_UNMISTAKABLE, text)
+    return _replaced(_UNMISTAKABLE, text)
 
 
 _UNMISTAKABLE = tuple(form for form in FORMS if form.unmistakable)
 
 
-def _written(value: str) -> set[str]:
+def _quoted_forms(value: str) -> set[str]:
     """Returns the forms in which a text may hold a value.
 
     As it is, in JSON, in a URL, in a shell, as Python shows it, and as Python shows that again (an
@@ -150,7 +152,7 @@ def _written(value: str) -> set[str]:
     )
 
 
-def _lines(value: str) -> list[str]:
+def _stripped_lines(value: str) -> list[str]:
     """Returns the stripped lines of a value; none if its only line is the value itself.
 
     An output is read line by line, and a carriage return ends a line too.
@@ -159,12 +161,12 @@ def _lines(value: str) -> list[str]:
     return lines if lines != [value] else []
 
 
-def _split(value: str) -> Iterator[str]:
+def _short_line_patterns(value: str) -> Iterator[str]:
     """Yields an expression for each short line of a value.
 
     It matches only at the beginning or end of a line: elsewhere the text may be any word.
     """
-    lines = _lines(value)
+    lines = _stripped_lines(value)
     for number, line in enumerate(lines):
         if _MIN_LINE <= len(line) < _MIN_VALUE:
             begins = r"^[ \t]*" if number else ""

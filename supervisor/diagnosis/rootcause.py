@@ -19,15 +19,15 @@ from dataclasses import replace
 from itertools import accumulate
 from operator import itemgetter
 
-from supervisor.diagnosis.beside import is_wordless
-from supervisor.diagnosis.chain import Chain, Origin, Raised
+from supervisor.diagnosis.chain import Chain, Origin, PrintedError
 from supervisor.diagnosis.faulthandler_text import without_stacks
 from supervisor.diagnosis.frames import frame_in
+from supervisor.diagnosis.hints import is_wordless
 from supervisor.diagnosis.line_forms import GAP, HEADER, MAX_LINE, MEMBER
 from supervisor.diagnosis.log_lines import LogLine, clean_lines, processes
 from supervisor.diagnosis.native_text import aborts, last_lines, speaks
-from supervisor.diagnosis.survival import Progress
-from supervisor.diagnosis.traceback_text import MAX_FRAMES, TracebackReader, passed
+from supervisor.diagnosis.survival import SignsOfWork
+from supervisor.diagnosis.traceback_text import MAX_FRAMES, TracebackReader, frames_of_chain
 from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 
 _CALLBACK = re.compile(r"(?:[Cc]allback|Generated function)\b")
@@ -63,7 +63,7 @@ def _tracebacks(lines: Sequence[LogLine]) -> tuple[list[tuple[int, Chain]], int]
     traceback that it survived, in the line with the returned index (0: it survived none).
     """
     texts = [line.text for line in lines]
-    progress = Progress(texts)
+    progress = SignsOfWork(texts)
     read = [(chain, progress.resumed_after(chain)) for chain in TracebackReader(texts).chains()]
     resumed = max((at for _, at in read if at is not None), default=0)
     ends = [(chain.end, chain) for chain, at in read if at is None and chain.end <= resumed]
@@ -99,7 +99,7 @@ def _fences(texts: Sequence[str]) -> list[int]:
 
 
 def _origin(
-    chain: Chain, lines: Sequence[LogLine], since: int, progress: Progress, fences: Sequence[int]
+    chain: Chain, lines: Sequence[LogLine], since: int, progress: SignsOfWork, fences: Sequence[int]
 ) -> Origin:
     """Returns how a traceback came to be printed, which the lines around it show.
 
@@ -134,7 +134,7 @@ def chain_of_record(record: FailureRecord, output: str = "") -> Chain | None:
     )
     frames = [frame for line in lines if (frame := frame_in(line))][-MAX_FRAMES:]
     explained = tuple(_explained(member, output) for member in members)
-    return _unwrapped(Chain(explained, Origin.MAIN, passed(frames))) if members else None
+    return _unwrapped(Chain(explained, Origin.MAIN, frames_of_chain(frames))) if members else None
 
 
 def _lines_of(traceback: str) -> list[str]:
@@ -143,7 +143,7 @@ def _lines_of(traceback: str) -> list[str]:
     return clean_lines(traceback) if in_group else traceback.splitlines()
 
 
-def _explained(raised: Raised, output: str) -> Raised:
+def _explained(raised: PrintedError, output: str) -> PrintedError:
     """Returns an error without a message with the hints that `output` has about it.
 
     The output shows more than the traceback alone. Other errors are returned as they are.
@@ -151,11 +151,11 @@ def _explained(raised: Raised, output: str) -> Raised:
     if not output or not is_wordless(raised.line):
         return raised
     printed = (each for chain in chains_of_text(output) for each in chain.members)
-    hints = [each.beside for each in printed if _kind(each) == _kind(raised) and each.beside]
-    return replace(raised, beside=hints[-1]) if hints else raised
+    hints = [each.hints for each in printed if _kind(each) == _kind(raised) and each.hints]
+    return replace(raised, hints=hints[-1]) if hints else raised
 
 
-def _placed(raised: Raised, printed: Sequence[Raised]) -> Raised:
+def _placed(raised: PrintedError, printed: Sequence[PrintedError]) -> PrintedError:
     """Returns an error of the record with the place that the traceback shows for it.
 
     The traceback's error must have the same type. One with the same message is preferred, not
@@ -167,25 +167,25 @@ def _placed(raised: Raised, printed: Sequence[Raised]) -> Raised:
         return raised
     found = same[0]
     return replace(
-        raised, at=found.at, raised_in=found.raised_in, beside=found.beside, code=found.code
+        raised, at=found.at, raised_in=found.raised_in, hints=found.hints, code=found.code
     )
 
 
-def _kind(raised: Raised) -> str:
+def _kind(raised: PrintedError) -> str:
     return raised.type.rpartition(".")[2]
 
 
-def _message(raised: Raised) -> str:
+def _message(raised: PrintedError) -> str:
     return raised.line.partition(": ")[2].rstrip()[: MAX_LINE // 2]
 
 
-def _members_of_info(info: ExceptionInfo) -> Iterator[Raised]:
+def _members_of_info(info: ExceptionInfo) -> Iterator[PrintedError]:
     """Yields the errors that its message holds as text (a callback's, a worker's), then itself."""
     if HEADER in info.message:
         for chain in TracebackReader(clean_lines(info.message)).chains():
             yield from chain.members
     text = f"{info.type}: {info.message}" if info.message else info.type
-    yield Raised(info.type, next(iter(text.splitlines()), ""), text, info.bases)
+    yield PrintedError(info.type, next(iter(text.splitlines()), ""), text, info.bases)
 
 
 def _unwrapped(chain: Chain) -> Chain:
@@ -206,12 +206,14 @@ def _after_callback(line: str) -> str | None:
     return line[error.end() :] if error is not None else None
 
 
-def _opened(member: Raised) -> Iterator[Raised]:
+def _opened(member: PrintedError) -> Iterator[PrintedError]:
     """Yields the exception that the error of a callback names in its own line, then the error."""
     said = _after_callback(member.line)
     if said is not None:
         inner = _EMBEDDED.match(said)
         if inner is not None:
             line = f"{inner[1]}: {inner[2]}"
-            yield Raised(inner[1], line, member.text, at=member.at, raised_in=member.raised_in)
+            yield PrintedError(
+                inner[1], line, member.text, at=member.at, raised_in=member.raised_in
+            )
     yield member

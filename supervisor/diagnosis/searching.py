@@ -52,22 +52,22 @@ def lowered(text: str) -> str | None:
 def needed(source: str) -> frozenset[str]:
     """Returns strings in lower case, one of which is in each lowered ASCII text that the regular
     expression matches; empty: none are known."""
-    return _of_sequence(_parser.parse(source))
+    return _needed_by_sequence(_parser.parse(source))
 
 
-def _of_sequence(items: Iterable[tuple[Any, Any]]) -> frozenset[str]:
+def _needed_by_sequence(items: Iterable[tuple[Any, Any]]) -> frozenset[str]:
     """Returns the needed strings of a sequence of items: the longest ones, which are the rarest."""
     found, run = [], ""
     for kind, value in items:
         letter = _letter(kind, value)
         run += letter
         if not letter:
-            found += [_of_run(run), _of_item(kind, value)]
+            found += [_needed_by_run(run), _needed_by_item(kind, value)]
             run = ""
-    return max((*found, _of_run(run)), key=_worth)
+    return max((*found, _needed_by_run(run)), key=_worth)
 
 
-def _of_run(run: str) -> frozenset[str]:
+def _needed_by_run(run: str) -> frozenset[str]:
     return frozenset({run}) if run else frozenset()
 
 
@@ -85,14 +85,14 @@ def _letter(kind: Any, value: Any) -> str:
     return letter if letter.isascii() else ""
 
 
-def _of_item(kind: Any, value: Any) -> frozenset[str]:
+def _needed_by_item(kind: Any, value: Any) -> frozenset[str]:
     """Returns the needed strings of an item other than a single character."""
     match kind, value:
         case op.SUBPATTERN, (_, _, _, items):
-            return _of_sequence(items)
+            return _needed_by_sequence(items)
         case ((op.MAX_REPEAT | op.MIN_REPEAT), (least, _, items)) if least > 0:
-            return _of_sequence(items)
+            return _needed_by_sequence(items)
         case op.BRANCH, (_, branches):
-            each = [_of_sequence(branch) for branch in branches]
+            each = [_needed_by_sequence(branch) for branch in branches]
             return frozenset().union(*each) if all(each) else frozenset()
     return frozenset()

@@ -59,7 +59,7 @@ _NETWORK = (
     "local", "localdomain", "lan", "corp", "svc", "test", "example", "goog",
 )  # fmt: skip
 """The last parts of host names."""
-_HOLE = re.compile(r"(?:<(?:n|id|path)>)+")
+_PLACEHOLDERS = re.compile(r"(?:<(?:n|id|path)>)+")
 """Placeholders, which all count as equal: an id that is all digits at one attempt, and so a number,
 may have letters at the next."""
 _WORD = re.compile(r"<\w*>|[^\W\d]+")
@@ -91,7 +91,7 @@ def normalised(message: str) -> str:
     """Returns the first words of `message`, without the parts that differ between attempts."""
     words: list[str] = []
     for line in _first_lines(message):
-        found = _WORD.findall(_HOLE.sub("<>", _stable(line)))
+        found = _WORD.findall(_PLACEHOLDERS.sub("<>", _stable(line)))
         for word in found:
             if not (word.startswith("<") and words[-1:] == [word]):
                 words.append(word)
@@ -122,7 +122,7 @@ def _quoted(match: re.Match[str]) -> str:
     name = match[0][1:-1]
     if " " in name:
         return match[0]
-    varies = _DIGITS.search(name) or "/" in name or _is_drawn(name)
+    varies = _DIGITS.search(name) or "/" in name or _varies(name)
     return "<id>" if varies else match[0]
 
 
@@ -131,7 +131,7 @@ def _token(match: re.Match[str]) -> str:
     token = match[0]
     if _NUMBER.fullmatch(token.rstrip(".:")):
         return "<n>"
-    if _is_drawn(token):
+    if _varies(token):
         return "<id>"
     found = len(_DIGITS.findall(token))
     if not found:
@@ -142,7 +142,7 @@ def _token(match: re.Match[str]) -> str:
     return _DIGITS.sub("<n>", token)
 
 
-def _is_drawn(name: str) -> bool:
+def _varies(name: str) -> bool:
     """True if the name differs between attempts: a host's, a temporary file's, or a random one."""
     return bool(_TEMPORARY.search(name)) or _is_host(name) or is_random(name)
 

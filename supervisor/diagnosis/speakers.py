@@ -53,7 +53,7 @@ TALKERS = frozenset(name for names in _PACKAGES.values() for name in names.split
 CARRIERS = frozenset([*_PACKAGES["HTTP and sockets"].split(), "grpc", "aiobotocore"])
 """I/O libraries that carry the messages of the other ones."""
 STORES = frozenset([*_PACKAGES["stores"].split(), "google"])
-_NOT_IO = ("google.protobuf", "ray.exceptions.RayTaskError")
+_NO_IO_MODULES = ("google.protobuf", "ray.exceptions.RayTaskError")
 """Parts of them that do no I/O: a message format, and the error of a task, whoever raised it."""
 _FRAMEWORKS = frozenset({"ray", "distributed", "mlflow"})
 """I/O libraries that also run work: errors of other types than theirs, raised in their files, come
@@ -68,7 +68,7 @@ def speaker(kind: str, raised_in: str, bases: tuple[str, ...] = ()) -> Speaker:
     A type of an I/O library counts as an error of that library wherever it was raised: programs
     raise such errors again, and derive their own from them.
     """
-    if any(map(_of_io, (kind, *bases))) or _is_io_file(raised_in):
+    if any(map(_is_io_type, (kind, *bases))) or _is_io_file(raised_in):
         return Speaker.IO
     if not raised_in or is_generated(raised_in):
         return Speaker.UNKNOWN
@@ -91,14 +91,14 @@ def raiser(paths: Sequence[str]) -> str:
     return paths[-1] if paths else ""
 
 
-def _of_io(kind: str) -> bool:
+def _is_io_type(kind: str) -> bool:
     module, dot, _ = kind.partition(".")
-    return bool(dot) and module in TALKERS and not kind.startswith(_NOT_IO)
+    return bool(dot) and module in TALKERS and not kind.startswith(_NO_IO_MODULES)
 
 
 def _is_io_file(path: str) -> bool:
     """True if a file belongs to an I/O library that runs no work (see `_FRAMEWORKS`)."""
-    return package(path) in TALKERS - _FRAMEWORKS and not _module(path).startswith(_NOT_IO)
+    return package(path) in TALKERS - _FRAMEWORKS and not _module(path).startswith(_NO_IO_MODULES)
 
 
 def package(path: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from supervisor.diagnosis.chain import Chain, Raised
+from supervisor.diagnosis.chain import Chain, PrintedError
 from supervisor.diagnosis.ownership import is_own
 from supervisor.diagnosis.speakers import CARRIERS, STORES, TALKERS, package
 
@@ -22,7 +22,7 @@ _ADDRESS = re.compile(
 _OTHER_OF_GOOGLE = re.compile(r"google[./]cloud[./](?!storage\b|_|client\b|exceptions\b)\w")
 
 
-def is_of_a_store(chain: Chain, member: Raised) -> bool:
+def is_of_a_store(chain: Chain, member: PrintedError) -> bool:
     """True if the client of an object store raised the error.
 
     If no speaker is known, the error must name an object in a store: TensorStore raises Python's
@@ -35,7 +35,7 @@ def is_of_a_store(chain: Chain, member: Raised) -> bool:
     return _ADDRESS.search(member.text) is not None
 
 
-def _speakers(chain: Chain, member: Raised) -> Iterator[str]:
+def _speakers(chain: Chain, member: PrintedError) -> Iterator[str]:
     """Yields the I/O libraries that do not only carry bytes.
 
     First those of the error's types, then those of the frames that it passed through, from the

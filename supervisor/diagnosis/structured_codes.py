@@ -6,7 +6,7 @@ the codes, each as `FAMILY:VALUE` (`http:404`, `grpc:UNAVAILABLE`, `errno:116`, 
 `diagnosis/rules/tables.py` says which of them are transient.
 
 A number counts only if its family is named beside it: `batch (500)` is no status. Services whose
-messages stand for a code are in `diagnosis/worded.py`.
+messages stand for a code are in `diagnosis/message_codes.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from supervisor.diagnosis.worded import worded
+from supervisor.diagnosis.message_codes import codes_of_messages
 
 _NO_CODES = re.compile(
     r"(?:\w+\.)*(?:TypeError|AttributeError|NameError|KeyError|IndexError|SyntaxError|ImportError|"
@@ -119,16 +119,16 @@ def codes_of(kind: str, text: str) -> frozenset[str]:
         f"{family}:{value}"
         for family, form in _FORMS
         for match in form.finditer(text)
-        if (value := _value(family, next(filter(None, match.groups()), "")))
+        if (value := _normalised_code(family, next(filter(None, match.groups()), "")))
     }
     if match := _GCSFS.match(text):
         found.add(f"http:{match[1]}")
     if "http:403" in found and _SIGNED.search(text):
         found.add("http:403-signed")
-    return frozenset(found) | worded(text)
+    return frozenset(found) | codes_of_messages(text)
 
 
-def _value(family: str, said: str) -> str:
+def _normalised_code(family: str, said: str) -> str:
     """Returns the code as the tables write it; empty: it is no code."""
     if family == "http":
         return said[:3] if "100" <= said[:3] <= "599" else ""

@@ -31,7 +31,7 @@ _METRIC = Searched(
 _PROGRESS_BAR = re.compile(
     r"\| (\d{1,15})/\d+ \[|(\d{1,3})(?:\.\d+)?% ?[|\[(]|\[[#=>*. -]{3,}\] *(\d{1,3})(?:\.\d+)?%"
 )
-_INFO = re.compile(
+_INFO_LINE = re.compile(
     r"I\d{4} \d\d:|[\[(]?\d{4}-\d\d-\d\d[ T][\d:.,]{1,40}Z?[\])]?[: \[(-]{1,20}(?:I|INFO|DEBUG)\b|"
     r"\[?(?:INFO|DEBUG)\b"
 )
@@ -77,7 +77,7 @@ class _Step(NamedTuple):
     number: float
 
 
-class Progress:
+class SignsOfWork:
     """The signs of work in the lines of one process."""
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -96,7 +96,7 @@ class Progress:
             self._steps += steps
             if metric is not None:
                 self._measured.append((at, _NUMBERS.sub("", line), bool(steps)))
-            if steps or metric is not None or _INFO.match(line):
+            if steps or metric is not None or _INFO_LINE.match(line):
                 self._told.append(at)
 
     def began_before(self, at: int) -> bool:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from supervisor.diagnosis.beside import beside, code, is_wordless
-from supervisor.diagnosis.chain import Chain, Origin, Raised
+from supervisor.diagnosis.chain import Chain, Origin, PrintedError
 from supervisor.diagnosis.frames import Frame, frame_in, place
+from supervisor.diagnosis.hints import code, hints_of, is_wordless
 from supervisor.diagnosis.line_forms import (
     CAUSED,
     HEADER,
@@ -50,7 +50,7 @@ def exception_type(line: str) -> str | None:
     return match[1] if dotted or _BUILTIN_STYLE.match(kind) else None
 
 
-def passed(frames: Sequence[Frame]) -> tuple[tuple[str, str], ...]:
+def frames_of_chain(frames: Sequence[Frame]) -> tuple[tuple[str, str], ...]:
     """Returns the frames in the form of `Chain.frames`."""
     return tuple((frame.path, frame.function) for frame in frames)
 
@@ -65,7 +65,7 @@ class TracebackReader:
     origin: Origin = Origin.LOGGED
     frames: list[Frame] = field(default_factory=list)
     ignored: bool = False
-    members: list[Raised] = field(default_factory=list)
+    members: list[PrintedError] = field(default_factory=list)
     chained: bool = False
     when: str = ""
 
@@ -73,7 +73,7 @@ class TracebackReader:
         """Yields the chains of the text, without noise."""
         for number, line in enumerate(self.lines):
             if is_caused(line) or MEMBER.match(line):
-                self._cut = self._cut or (is_caused(line) and not self.members)
+                self._lacks_cause = self._lacks_cause or (is_caused(line) and not self.members)
                 self.chained = True
                 self.open = max(self.open, 1)
                 continue
@@ -116,15 +116,15 @@ class TracebackReader:
         if function == "<module>" or (not function and self.origin is Origin.LOGGED):
             self.origin = Origin.MAIN if self.origin is Origin.LOGGED else self.origin
 
-    def _exception(self, number: int) -> Raised | None:
+    def _exception(self, number: int) -> PrintedError | None:
         line = self.lines[number]
         kind = exception_type(line)
         if kind is None:
             return None
         text = "\n".join([line, *self._continuation(number + 1)])
-        hints = beside(self.lines, self._began, number) if is_wordless(line) else ""
+        hints = hints_of(self.lines, self._began, number) if is_wordless(line) else ""
         raising = code(self.lines, number)
-        return Raised(kind, line.rstrip(), text, beside=hints, code=raising)
+        return PrintedError(kind, line.rstrip(), text, hints=hints, code=raising)
 
     def _continuation(self, number: int) -> Iterator[str]:
         """Yields the further lines of a message."""
@@ -135,7 +135,7 @@ class TracebackReader:
                 return
             yield line
 
-    def _take(self, raised: Raised, number: int) -> Iterator[Chain]:
+    def _take(self, raised: PrintedError, number: int) -> Iterator[Chain]:
         self.open = max(0, self.open - 1)
         if NOISE.search(raised.line) or self.ignored:
             self.ignored = False
@@ -149,7 +149,7 @@ class TracebackReader:
         if not self.open:
             self._settle()
 
-    def _inside(self, raised: Raised) -> bool:
+    def _inside(self, raised: PrintedError) -> bool:
         """True if the exception before this one only carries it, as Ray prints it."""
         return self.members[-1].is_wrapper
 
@@ -161,7 +161,7 @@ class TracebackReader:
     _began: int | None = None
     """The index of the line in which the traceback that is being read begins."""
     _end: int = 0
-    _cut: bool = False
+    _lacks_cause: bool = False
 
     def _settle(self) -> None:
         self._best = min(self._best, self.origin)
@@ -178,12 +178,12 @@ class TracebackReader:
             yield Chain(
                 tuple(self.members),
                 self._best,
-                passed(self._all),
+                frames_of_chain(self._all),
                 self._since,
                 self._end,
-                self._cut,
+                self._lacks_cause,
             )
-            self._cut = False
+            self._lacks_cause = False
         self.members, self._best, self._all = [], Origin.LOGGED, []
         if keep:
             self.origin, self.frames = origin, frames

@@ -14,7 +14,7 @@ from typing import TypeVar
 from supervisor.config.judgement import Remedy
 from supervisor.config.patterns import SlowPatternError
 from supervisor.diagnosis.certainty import grounds, is_certain
-from supervisor.diagnosis.chain import Chain, Raised
+from supervisor.diagnosis.chain import Chain, PrintedError
 from supervisor.diagnosis.comparing import is_compared, signature_of
 from supervisor.diagnosis.crash import place_of_crash, python_stack
 from supervisor.diagnosis.failure import Evidence, Failure, WorkerExit, told_survivors
@@ -22,7 +22,7 @@ from supervisor.diagnosis.outcome import Charge, Confidence, Verdict
 from supervisor.diagnosis.rules import RULES, STILL_RUNNING, Rule
 from supervisor.diagnosis.stores import is_of_a_store
 from supervisor.diagnosis.success import Success
-from supervisor.diagnosis.weighing import Judgement, is_hearsay, weighed
+from supervisor.diagnosis.weighing import Judgement, is_hearsay, ranked_judgements
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.failure_record import FailureRecord
 from supervisor.protocol.messages import Stage, printable
@@ -65,7 +65,7 @@ def judge(
     """
     if succeeded(evidence, success):
         return None
-    found, _ = weighed(evidence, success, rules)
+    found, _ = ranked_judgements(evidence, success, rules)
     return failure_of(found[0], evidence, redact)
 
 
@@ -246,7 +246,7 @@ def failure_of(
         hardware=rule.hardware,
         machine=rule.hardware,
         per_rung=rule.per_rung,
-        struck=judgement.struck,
+        struck=judgement.killed_first,
         blames_host=rule.verdict is not Verdict.FATAL
         and charge is Charge.RESTARTS
         and not rule.victim,
@@ -263,7 +263,7 @@ def place_of(judgement: Judgement) -> str:
     return said or place_of_crash(python_stack(judgement.rank))
 
 
-def _traceback(record: FailureRecord | None, member: Raised | None) -> str:
+def _traceback(record: FailureRecord | None, member: PrintedError | None) -> str:
     """Returns the traceback of the failure record; empty if it only shows how the program chose to
     exit after the error, as with `sys.exit`."""
     if record is None or (record.is_mere_exit and member is not None):

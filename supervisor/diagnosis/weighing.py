@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from supervisor.diagnosis.beside import points_above
-from supervisor.diagnosis.chain import Chain, Origin, Raised
+from supervisor.diagnosis.chain import Chain, Origin, PrintedError
 from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.diagnosis.hints import points_above
 from supervisor.diagnosis.outcome import Confidence, Verdict
-from supervisor.diagnosis.own_values import knows_words_alone, requires
+from supervisor.diagnosis.own_values import matches_words_only, states_requirement
 from supervisor.diagnosis.rootcause import chain_of_record, chains_of_text
 from supervisor.diagnosis.rules import (
     GUARD_LOST,
@@ -43,7 +43,7 @@ _POINTS = "it refers to an error that was printed above it"
 _VICTIM = "it is an error that ranks get when another rank fails"
 _VAGUE = "its rule is vague: it matches any error of this kind"
 _END = "the exit of a process counts only if no error was found"
-_STRUCK = "the rank ended without an error, which may have caused errors of other ranks"
+_SILENT_END = "the rank ended without an error, which may have caused errors of other ranks"
 _SIGTERM_BROKE_IT = (
     "the process got SIGTERM, which also ends the peers and pipes that it then misses"
 )
@@ -55,26 +55,26 @@ _UNKNOWN_WORDS = "no rule matches the last lines"
 class Judgement:
     """One error of one rank, or its exit alone (`chain` is None), with the rule that decides."""
 
-    judge: _Judge
+    rank_judge: _RankJudge
     rule: Rule
     chain: Chain | None
-    member: Raised | None
+    member: PrintedError | None
     time: float
-    among: tuple[Raised, ...] = ()
+    matched_members: tuple[PrintedError, ...] = ()
     """The members of the chain that the rules were matched against."""
-    struck: bool = False
+    killed_first: bool = False
     """Whether the rank was killed from outside, not by us, and left no error."""
 
     @property
     def rank(self) -> RankEvidence:
         """The evidence of the rank whose error it is."""
-        return self.judge.rank
+        return self.rank_judge.rank
 
     @property
     def drawbacks(self) -> dict[str, int]:
         """The reasons against it as the root cause, each with its weight."""
         if self.chain is None:
-            return {_STRUCK: 4} if self.rule.culprit or self.struck else {_END: 100}
+            return {_SILENT_END: 4} if self.rule.culprit or self.killed_first else {_END: 100}
         origin = self.chain.origin
         weights = {
             origin.told: int(origin) + 10 * is_hearsay(self.chain),
@@ -90,14 +90,14 @@ class Judgement:
         when = self.chain.when if self.chain is not None else ""
         return sum(self.drawbacks.values()), self.time, when
 
-    def matches(self) -> Iterator[tuple[Rule, Raised | None]]:
+    def matches(self) -> Iterator[tuple[Rule, PrintedError | None]]:
         """Yields all rules that match, each with the error that it matches; the first one
         decides."""
-        return self.judge.matches(self.chain, self.among)
+        return self.rank_judge.matches(self.chain, self.matched_members)
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class DiscardedChain:
     """Errors of a rank that do not count as root cause, and why."""
 
     rank: RankEvidence
@@ -105,7 +105,7 @@ class LeftOut:
     why: str
 
 
-def _points(member: Raised | None) -> bool:
+def _points(member: PrintedError | None) -> bool:
     return member is not None and points_above(member.text)
 
 
@@ -114,9 +114,9 @@ def is_hearsay(chain: Chain | None) -> bool:
     return chain is not None and chain.origin in (Origin.LOGGED, Origin.OUTPUT)
 
 
-def weighed(
+def ranked_judgements(
     evidence: Evidence, success: Success, rules: Sequence[Rule]
-) -> tuple[list[Judgement], list[LeftOut]]:
+) -> tuple[list[Judgement], list[DiscardedChain]]:
     """Returns the judgements of all errors and exits, most likely root cause first, and the errors
     that do not count."""
     facts = _facts(evidence, success)
@@ -128,7 +128,7 @@ def weighed(
     ]
     judgements = [each for each in found if isinstance(each, Judgement)]
     judgements.sort(key=lambda judgement: judgement.order)
-    return judgements, [each for each in found if isinstance(each, LeftOut)]
+    return judgements, [each for each in found if isinstance(each, DiscardedChain)]
 
 
 def _facts(evidence: Evidence, success: Success) -> frozenset[str]:
@@ -170,10 +170,10 @@ def _judge_of(
     success: Success,
     rules: Sequence[Rule],
     facts: frozenset[str],
-) -> _Judge:
+) -> _RankJudge:
     known = facts | _known_of(rank, ranks)
     fitting = tuple(rule for rule in rules if _fits(rule, rank.exit, known))
-    return _Judge(rank, number, success, fitting, known)
+    return _RankJudge(rank, number, success, fitting, known)
 
 
 def _fits(rule: Rule, ended: WorkerExit, facts: frozenset[str]) -> bool:
@@ -186,7 +186,7 @@ def _fits(rule: Rule, ended: WorkerExit, facts: frozenset[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judge:
+class _RankJudge:
     """Judges one rank's end, error by error."""
 
     rank: RankEvidence
@@ -196,7 +196,7 @@ class _Judge:
     """The rules whose conditions on exit and facts hold."""
     facts: frozenset[str]
 
-    def weigh(self) -> Iterator[Judgement | LeftOut]:
+    def weigh(self) -> Iterator[Judgement | DiscardedChain]:
         """Yields a judgement, or why it does not count, of each error; and one of the exit itself.
 
         If the rank was killed from outside, only an error that ended the program counts.
@@ -204,22 +204,22 @@ class _Judge:
         rank, ended, judged = self.rank, signal_of(self.rank.exit), False
         for chain in self._chains():
             if ended in FROM_OUTSIDE and (chain.origin > Origin.ABORT or self._ended_silently()):
-                yield LeftOut(rank, chain, _BEFORE_THE_END)
+                yield DiscardedChain(rank, chain, _BEFORE_THE_END)
                 continue
             judgement = self._of_chain(chain)
             if judgement.rule.victim and (rank.exit.told_to_stop or ended == "SIGTERM"):
-                yield LeftOut(rank, chain, _SIGTERM_BROKE_IT)
+                yield DiscardedChain(rank, chain, _SIGTERM_BROKE_IT)
                 continue
             judged = True
             if judgement.rule.about_text or chain.origin is not Origin.OUTPUT:
                 yield judgement
             else:
-                yield LeftOut(rank, chain, _UNKNOWN_WORDS)
+                yield DiscardedChain(rank, chain, _UNKNOWN_WORDS)
         ended_well = rank.exit.code == self.success.exit_code
-        struck = not judged and rank.ended_before_kill and ended in FROM_OUTSIDE
+        killed_first = not judged and rank.ended_before_kill and ended in FROM_OUTSIDE
         rule, _ = next(self.matches(None, ()))
         time = self.number + 1000 * ended_well
-        yield Judgement(self, rule, None, None, time, struck=struck)
+        yield Judgement(self, rule, None, None, time, killed_first=killed_first)
 
     def _ended_silently(self) -> bool:
         """True if it ended before we killed any rank, and without a failure record.
@@ -255,17 +255,17 @@ class _Judge:
                     return genuine
         return found
 
-    def _about(self, chain: Chain, members: tuple[Raised, ...]) -> Judgement:
+    def _about(self, chain: Chain, members: tuple[PrintedError, ...]) -> Judgement:
         rule, member = next(self.matches(chain, members))
         time = self.rank.record.time if self.rank.record is not None else float("inf")
         return Judgement(self, rule, chain, member, time, members)
 
-    def _gives_way(self, chain: Chain, member: Raised) -> bool:
+    def _gives_way(self, chain: Chain, member: PrintedError) -> bool:
         return _points(member) or self._about(chain, (member,)).rule.victim
 
     def matches(
-        self, chain: Chain | None, members: Sequence[Raised]
-    ) -> Iterator[tuple[Rule, Raised | None]]:
+        self, chain: Chain | None, members: Sequence[PrintedError]
+    ) -> Iterator[tuple[Rule, PrintedError | None]]:
         """Yields each rule that matches, in order, with the outermost of `members` that it matches.
 
         The last rule matches anything.
@@ -283,13 +283,13 @@ class _Judge:
                 continue
             for member in reversed(members):
                 if _is_about(rule, member) and not (
-                    chain and knows_words_alone(rule) and requires(chain, member)
+                    chain and matches_words_only(rule) and states_requirement(chain, member)
                 ):
                     yield rule, member
                     break
 
 
-def _is_about(rule: Rule, member: Raised) -> bool:
+def _is_about(rule: Rule, member: PrintedError) -> bool:
     """True if one error meets all conditions of the rule on errors."""
     return (
         (not rule.speakers or member.speaker in rule.speakers)
@@ -299,13 +299,13 @@ def _is_about(rule: Rule, member: Raised) -> bool:
     )
 
 
-def as_read(rule: Rule, member: Raised) -> str:
+def as_read(rule: Rule, member: PrintedError) -> str:
     """Returns the text that the rule's patterns are searched in: all of it for rules of the config.
 
     Text beside an exception without a message is added, except for a FATAL: it may only show that
     another try can succeed.
     """
     said = member.text if rule.own or rule.supposed else member.stated
-    if not member.beside or rule.own or rule.verdict is Verdict.FATAL:
+    if not member.hints or rule.own or rule.verdict is Verdict.FATAL:
         return said
-    return f"{member.type}: {member.beside}\n{said}"
+    return f"{member.type}: {member.hints}\n{said}"

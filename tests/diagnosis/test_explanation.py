@@ -203,8 +203,8 @@ def test_it_says_why_another_error_is_not_the_root_cause(known: Evidence, reason
 
 def test_it_says_what_does_not_count() -> None:
     broken = printed("BrokenPipeError: [Errno 32] Broken pipe")
-    (passed, *_) = explained(ended(broken, code=None, signal="SIGTERM")).passed
-    assert "SIGTERM, which also ends the peers" in passed.why
+    (discarded, *_) = explained(ended(broken, code=None, signal="SIGTERM")).discarded
+    assert "SIGTERM, which also ends the peers" in discarded.why
 
 
 def test_what_it_shows_is_bounded_and_without_secrets() -> None:

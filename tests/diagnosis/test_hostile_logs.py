@@ -12,15 +12,15 @@ from collections.abc import Callable
 import pytest
 
 from supervisor.cli.explained import as_yaml
-from supervisor.diagnosis.beside import beside, is_wordless
 from supervisor.diagnosis.explanation import explain
 from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
+from supervisor.diagnosis.hints import hints_of, is_wordless
 from supervisor.diagnosis.rootcause import chain_of_record
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.signature import signature
 from supervisor.diagnosis.structured_codes import codes_of
 from supervisor.diagnosis.success import Success
-from supervisor.diagnosis.survival import Progress
+from supervisor.diagnosis.survival import SignsOfWork
 from supervisor.diagnosis.traceback_text import TracebackReader
 from supervisor.diagnosis.verdicts import judge
 from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
@@ -40,8 +40,8 @@ RECORD = FailureRecord(0, 0.0, None, None, (ExceptionInfo("E", (), CALLBACK, "ra
 QUESTIONS: dict[str, Callable[[], object]] = {
     "an error of a callback": lambda: chain_of_record(RECORD),
     "an error of blanks": lambda: is_wordless(f"ValueError: {' ' * LONG}x"),
-    "a line of marks": lambda: beside(["", "f()", "^" * LONG + "!", "E"], None, 3),
-    "a clock of colons": lambda: Progress([f"2026-11-22 1{':' * LONG}"]),
+    "a line of marks": lambda: hints_of(["", "f()", "^" * LONG + "!", "E"], None, 3),
+    "a clock of colons": lambda: SignsOfWork([f"2026-11-22 1{':' * LONG}"]),
     "a line of dashes": lambda: list(TracebackReader(["-" * LONG]).chains()),
     "an error of one name": lambda: codes_of("ValueError", "mysql" * (LONG // 5)),
 }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from supervisor.config.judgement import Remedy
-from supervisor.diagnosis.beside import beside
-from supervisor.diagnosis.chain import Chain, Origin, Raised
+from supervisor.diagnosis.chain import Chain, Origin, PrintedError
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, Survivor, WorkerExit
 from supervisor.diagnosis.fitting import misfit
+from supervisor.diagnosis.hints import hints_of
 from supervisor.diagnosis.log_lines import clean_lines
 from supervisor.diagnosis.outcome import Charge, Verdict
 from supervisor.diagnosis.ownership import is_surely_own
@@ -21,7 +21,7 @@ from supervisor.protocol.failure_record import record_of
 from tests.diagnosis.test_aborts import SPMD
 from tests.diagnosis.test_certain import OWN, failure, raised
 
-ERROR = Raised("ValueError", "ValueError: x", "ValueError: x")
+ERROR = PrintedError("ValueError", "ValueError: x", "ValueError: x")
 ENDED = RankEvidence(WorkerExit(0, code=1))
 
 
@@ -48,21 +48,21 @@ def test_a_dozen_lines_may_follow_the_last_error(followed: int, *, fits: bool) -
     assert (misfit(chain, ENDED) == "") is fits
 
 
-# --- beside: the hints around an error without words
+# --- hints: the hints around an error without words
 
 
 def test_the_line_of_code_comes_first_then_what_was_printed_before() -> None:
     lines = ["a", "b", "Traceback", '  File "t.py", line 7, in f', "    assert x", "    ^^", "E"]
-    assert beside(lines, 2, 6) == "assert x\na\nb"
-    assert beside(lines, None, 6) == "assert x"
-    assert beside(lines, 0, 6) == "assert x"
-    assert beside(lines[:4], 2, 4) == "\na\nb"  # no line of code is shown
+    assert hints_of(lines, 2, 6) == "assert x\na\nb"
+    assert hints_of(lines, None, 6) == "assert x"
+    assert hints_of(lines, 0, 6) == "assert x"
+    assert hints_of(lines[:4], 2, 4) == "\na\nb"  # no line of code is shown
 
 
 def test_five_lines_before_are_looked_at_and_three_for_the_line_of_code() -> None:
     lines = ["0", "1", "2", "3", "4", "5", "6", "Traceback", "    f()", "E"]
-    assert beside(lines, 7, 9) == "f()\n2\n3\n4\n5\n6"
-    assert beside(["-", "    f()", "^", "^", "^", "E"], None, 5) == ""
+    assert hints_of(lines, 7, 9) == "f()\n2\n3\n4\n5\n6"
+    assert hints_of(["-", "    f()", "^", "^", "^", "E"], None, 5) == ""
 
 
 # --- codes: a status is three digits in its range

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from supervisor.config.problems import Problem
 from supervisor.config.secret_names import flags
-from supervisor.diagnosis.redaction import Redactor, flags_in, ours
+from supervisor.diagnosis.redaction import Redactor, flags_in, own_sections
 from supervisor.diagnosis.secret_forms import REDACTED
 
 TOKENS = ["hf_" + "aB3" * 11, "AKIA" + "ABCD1234" * 2]
@@ -189,7 +189,7 @@ def test_every_list_of_words_may_be_an_argv() -> None:
     config = {"preemption": {"command": ["watch", "--token", "abc"]}, "rules": [{"type": ["-x"]}]}
     assert list(flags_in(config)) == [{"--token": "abc"}, {"-x": ""}]
     params = {"trainer": {"init": {"autorestart": config, "model_dir": "/m"}}}
-    assert ours(params) == {"autorestart": config}
+    assert own_sections(params) == {"autorestart": config}
 
 
 LONG = "".join(chr(ord("a") + (n * n + n // 26) % 26) for n in range(5000))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.chain import Raised
+from supervisor.diagnosis.chain import PrintedError
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.rules import RULES
@@ -44,7 +44,7 @@ def test_who_raised_an_error_of_any_type(paths: list[str], who: Speaker) -> None
 def test_a_type_of_an_io_library_is_its_word_and_so_is_one_derived_from_it() -> None:
     assert speaker("paramiko.ssh_exception.SSHException", OWN) is Speaker.IO
     bases = ("requests.exceptions.RequestException", "builtins.OSError")
-    assert Raised("app.ApiError", "", "", bases, raised_in=OWN).speaker is Speaker.IO
+    assert PrintedError("app.ApiError", "", "", bases, raised_in=OWN).speaker is Speaker.IO
     assert speaker("google.protobuf.message.DecodeError", OWN) is Speaker.OWN
     assert speaker("ray.exceptions.RayTaskError(ValueError)", OWN) is Speaker.OWN
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.chain import Raised
+from supervisor.diagnosis.chain import PrintedError
 from supervisor.diagnosis.outcome import Confidence, Verdict
 from supervisor.diagnosis.rootcause import chains_of_text
 from supervisor.diagnosis.rules import RULES
@@ -103,13 +103,13 @@ def decisive(case: Case) -> list[tuple[object, ...]]:
     ]
 
 
-def _says_more(member: Raised) -> bool:
+def _says_more(member: PrintedError) -> bool:
     return member.stated.strip(" .:\n") != ""
 
 
-def _decisive(member: Raised) -> tuple[object, ...]:
+def _decisive(member: PrintedError) -> tuple[object, ...]:
     supposed = [rule.name for rule in RULES if rule.supposed and says(rule, member.text)]
-    speaks = (member.type, member.at, member.raised_in, member.beside)
+    speaks = (member.type, member.at, member.raised_in, member.hints)
     return (*speaks, _JOINTS.sub(" ", f"{member.stated}\n"), member.codes, supposed)
 
 

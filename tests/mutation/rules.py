@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from supervisor.diagnosis.chain import Chain, Raised
+from supervisor.diagnosis.chain import Chain, PrintedError
 from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Charge, Verdict
 from supervisor.diagnosis.rules import RULES, Rule, codes_match, names_match, occurs, says
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
-from supervisor.diagnosis.weighing import as_read, weighed
+from supervisor.diagnosis.weighing import as_read, ranked_judgements
 from tests.corpus.cases import CORPUS, DEVELOPMENT, Case, digest, read_cases
 from tests.corpus.elements import elements
 from tests.diagnosis.test_rules_reached import EXAMPLES, NOT_ALONE, OF_CULPRITS, OF_VICTIMS
@@ -187,7 +187,7 @@ class _Decided:
     failure: Known
     rules: tuple[Rule, ...]
     told: Told
-    errors: tuple[tuple[Chain, Raised], ...]
+    errors: tuple[tuple[Chain, PrintedError], ...]
 
     def is_told_otherwise(self, mutant: RuleMutant) -> bool:
         """Whether the mutant decides something else about it."""
@@ -210,7 +210,7 @@ def _differ_in_words(rule: Rule, other: Rule) -> bool:
     return replace(other, **changes) == rule
 
 
-def _finds(rule: Rule, chain: Chain, raised: Raised) -> bool:
+def _finds(rule: Rule, chain: Chain, raised: PrintedError) -> bool:
     return (
         names_match(rule, raised.names)
         and codes_match(rule, raised.codes)
@@ -237,9 +237,9 @@ def survivors(
 def _decided(failure: Known, rules: tuple[Rule, ...]) -> tuple[_Decided, set[str]]:
     """Return what the table decides about a failure, and the rules that decide about one of its
     errors. These include the rules that need an error to be alone, even where it is not."""
-    judgements, _ = weighed(*failure, rules)
+    judgements, _ = ranked_judgements(*failure, rules)
     not_alone = tuple(replace(rule, alone=False) for rule in rules)
-    of_any, _ = weighed(*failure, not_alone)
+    of_any, _ = ranked_judgements(*failure, not_alone)
     matching = {rule.name for each in (*judgements, *of_any) for rule, _ in each.matches()}
     few = tuple(rule for rule in rules if rule.name in matching)
     errors = tuple(

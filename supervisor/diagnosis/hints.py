@@ -29,7 +29,7 @@ def points_above(text: str) -> bool:
     return _ABOVE.search(text) is not None
 
 
-def beside(lines: Sequence[str], began: int | None, ended: int) -> str:
+def hints_of(lines: Sequence[str], began: int | None, ended: int) -> str:
     """Returns the hints about the exception in line `ended`, whose traceback began in `began`.
 
     `began` is None if no line begins a traceback: then the only hint is the line of code.

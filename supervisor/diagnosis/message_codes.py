@@ -84,7 +84,7 @@ _PREFIXES = (
 )
 
 
-def worded(text: str) -> frozenset[str]:
+def codes_of_messages(text: str) -> frozenset[str]:
     """Returns the codes that the messages of services in `text` stand for."""
     found = {code for code, form in _FORMS if form.search(text)}
     if not _POSTGRES.search(text):
