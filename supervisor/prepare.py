@@ -29,7 +29,7 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.diagnosis.examples import failed
 from supervisor.diagnosis.outcome import Charge, Verdict
 from supervisor.diagnosis.redaction import Redactor, flags_in, own_sections
-from supervisor.diagnosis.rules import RULES, Rule, in_a_bucket
+from supervisor.diagnosis.rules import RULES, Rule, rules_for_jobs_in_a_store
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.location import Uri
 
@@ -76,7 +76,7 @@ def config_rules(phase: Phase) -> tuple[Rule, ...]:
             advice=rule.advice or "See autorestart.rules in the config.",
             types=tuple(rule.type),
             patterns=() if rule.regex is None else (rule.regex,),
-            own=True,
+            from_config=True,
             certain=rule.verdict == Verdict.FATAL and rule.certain is not False,
             signals=tuple(rule.signal),
             exit_codes=tuple(rule.exit_code),
@@ -123,7 +123,7 @@ def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
         raise ConfigError(problems)
     ladders = tuple(make_ladder(*pair) for pair in zip(job.phases, layouts, strict=True))
     plans = plan_phases(job, [found.params for found in checked], ladders)
-    ours = RULES if job.remote is None else in_a_bucket(RULES)
+    ours = RULES if job.remote is None else rules_for_jobs_in_a_store(RULES)
     rules = tuple((*config_rules(phase), *ours) for phase in job.phases)
     prepared = Prepared(job, plans, _policy(job, plans), ladders, rules)
     if problems := list(_failed_examples(prepared)):

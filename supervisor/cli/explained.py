@@ -64,7 +64,9 @@ def explanation_lines(
     yield from _change_lines(explanation, own)
 
 
-def _error_lines(number: int, error: Candidate, logs: Sequence[str], own: OwnRules) -> Iterator[str]:
+def _error_lines(
+    number: int, error: Candidate, logs: Sequence[str], own: OwnRules
+) -> Iterator[str]:
     yield f"{number:>3}. {_rank_prefix(error.rank, logs)}{error.line}"
     known = [
         f"at {error.where}" if error.where else "",

@@ -127,7 +127,7 @@ def _conditions(rule: Rule) -> dict[str, tuple[object, ...]]:
 
 def _notes(rule: Rule) -> Iterator[str]:
     """Yields what else a person should know about the rule."""
-    if rule.alone:
+    if rule.without_context:
         yield "only for an error without a cause or context"
     if rule.victim:
         yield (

@@ -41,8 +41,8 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.core.snapshot_use import distrust
 from supervisor.core.state import Drain, JobState
 from supervisor.diagnosis.failure import Failure
-from supervisor.diagnosis.rules import OF_A_FULL_DISK
-from supervisor.diagnosis.rules.wording import for_the_end
+from supervisor.diagnosis.rules import FULL_DISK_RULES
+from supervisor.diagnosis.rules.wording import advice_at_the_end
 from supervisor.host.retry import Pauses
 
 StepResult = tuple[JobState, tuple[Decision, ...]]
@@ -113,7 +113,7 @@ def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Ste
 
 
 def _make_room(failure: Failure | None) -> MakeRoom | None:
-    if failure is None or failure.rule not in OF_A_FULL_DISK:
+    if failure is None or failure.rule not in FULL_DISK_RULES:
         return None
     return MakeRoom.ALWAYS if "quota" in failure.root_cause.lower() else MakeRoom.IF_SHORT
 
@@ -177,7 +177,7 @@ def tell_stages(state: JobState, at: float, step: int | None) -> StepResult:
 def finish(state: JobState, end: Ended, reason: str) -> StepResult:
     """End the job; running the command again may continue it."""
     if isinstance(end, Failed) and (failure := state.last_failure) is not None:
-        advice = for_the_end(failure.advice, failure.cause)
+        advice = advice_at_the_end(failure.advice, failure.cause)
         state = replace(state, last_failure=replace(failure, advice=advice))
     return replace(state, doing=end), (FinishJob(end.status, end.exit_code, reason),)
 

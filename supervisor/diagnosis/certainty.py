@@ -11,7 +11,7 @@ import re
 from supervisor.diagnosis.chain import Chain, PrintedError
 from supervisor.diagnosis.fitting import misfit
 from supervisor.diagnosis.outcome import Confidence, Verdict
-from supervisor.diagnosis.rules import PEER_FELL, TOLD_TO_STOP, Rule
+from supervisor.diagnosis.rules import PEER_ENDED_FIRST, TOLD_TO_STOP, Rule
 from supervisor.diagnosis.speakers import Speaker
 from supervisor.diagnosis.weighing import Judgement
 
@@ -45,7 +45,7 @@ _NEAR = 4000
 def reason_for_guess(judgement: Judgement) -> str:
     """Returns why a FATAL is only a guess; empty: it is certain."""
     rule, chain, member = judgement.rule, judgement.chain, judgement.member
-    if rule.own:
+    if rule.from_config:
         return "" if rule.certain else _YOUR_RULE
     if not rule.certain and chain is None:
         return "the exit of a process says little about the cause"
@@ -81,7 +81,7 @@ def _doubt_about_the_rest(judgement: Judgement, chain: Chain, member: PrintedErr
     """Returns the doubt that follows from other ranks, errors and rules; empty: there is none."""
     if TOLD_TO_STOP in judgement.rank_judge.facts:
         return "the rank got SIGTERM, so the error may come from its SIGTERM handler"
-    if PEER_FELL in judgement.rank_judge.facts:
+    if PEER_ENDED_FIRST in judgement.rank_judge.facts:
         return "another rank was killed or crashed before, which may have caused it"
     for each in chain.members:
         cause, _ = next(judgement.rank_judge.matches(chain, (each,)))
@@ -98,7 +98,7 @@ def _doubt_about_the_rest(judgement: Judgement, chain: Chain, member: PrintedErr
 
 
 def _is_about_transient_trouble(rule: Rule) -> bool:
-    return rule.about_text and not rule.supposed and (rule.transient or rule.victim)
+    return rule.about_text and not rule.matches_suppositions and (rule.transient or rule.victim)
 
 
 def grounds(judgement: Judgement) -> str:
@@ -107,7 +107,9 @@ def grounds(judgement: Judgement) -> str:
         return ""
     if doubt := reason_for_guess(judgement):
         return f"a guess: {doubt}"
-    return f"certain: {_YOUR_RULE if judgement.rule.own else 'this is wrong by construction'}"
+    return (
+        f"certain: {_YOUR_RULE if judgement.rule.from_config else 'this is wrong by construction'}"
+    )
 
 
 def is_certain(judgement: Judgement) -> bool:

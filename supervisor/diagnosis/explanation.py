@@ -15,7 +15,7 @@ from supervisor.diagnosis.certainty import is_certain
 from supervisor.diagnosis.chain import Chain, Origin, PrintedError
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence
 from supervisor.diagnosis.outcome import Verdict
-from supervisor.diagnosis.rules import Rule, found, matching_codes, words
+from supervisor.diagnosis.rules import Rule, codes_wanted, leftmost_match, matched_text
 from supervisor.diagnosis.secret_forms import REDACTED
 from supervisor.diagnosis.speakers import Speaker
 from supervisor.diagnosis.success import Success
@@ -180,15 +180,15 @@ def _met_conditions(
     if about is not None and rule.types:
         yield f"type {one_line(about.type)}"
     if about is not None and rule.patterns:
-        said = words(rule, redact(as_read(rule, about)))
+        said = matched_text(rule, redact(as_read(rule, about)))
         if said != "":  # an empty match: the pattern asks that words are absent
             yield f"words {_words(said)}"
     if about is not None and rule.codes:
-        yield f"code {' '.join(sorted(matching_codes(rule, about.codes)))}"
+        yield f"code {' '.join(sorted(codes_wanted(rule, about.codes)))}"
     if about is not None and rule.speakers and about.speaker in _SPEAKERS:
         yield f"raised by {_SPEAKERS[about.speaker]}"
     if judgement.chain is not None and rule.frames:
-        yield f"frame {_words(found(rule.frames, redact(judgement.chain.path)))}"
+        yield f"frame {_words(leftmost_match(rule.frames, redact(judgement.chain.path)))}"
     if rule.signals or rule.exit_codes:
         yield str(judgement.rank.exit)
     if rule.stages:
@@ -246,7 +246,7 @@ def _rule(conditions: dict[str, Any], other: dict[str, Any]) -> Rule:
         patterns=(conditions["regex"],) if "regex" in conditions else (),
         exit_codes=tuple(conditions.get("exit_code", ())),
         signals=tuple(conditions.get("signal", ())),
-        own=True,
+        from_config=True,
         certain=verdict is Verdict.FATAL and other.get("certain", True),
     )
 

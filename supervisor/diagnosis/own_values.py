@@ -9,7 +9,7 @@ if the error states a requirement, they do not apply; otherwise they apply, but 
 from __future__ import annotations
 
 from supervisor.diagnosis.chain import Chain, PrintedError
-from supervisor.diagnosis.rules import Rule, found
+from supervisor.diagnosis.rules import Rule, leftmost_match
 from supervisor.diagnosis.rules.wording import REQUIREMENTS
 from supervisor.diagnosis.speakers import Speaker
 
@@ -31,7 +31,7 @@ _ABOUT_VALUES = frozenset(
 def matches_words_only(rule: Rule) -> bool:
     """True if the rule recognises transient trouble by words alone, and has no remedy but another
     attempt."""
-    by_words = bool(rule.patterns) and not (rule.types or rule.codes or rule.own)
+    by_words = bool(rule.patterns) and not (rule.types or rule.codes or rule.from_config)
     return by_words and rule.transient and rule.remedy is None
 
 
@@ -48,4 +48,6 @@ def is_about_a_value(chain: Chain, member: PrintedError) -> bool:
 
 def states_requirement(chain: Chain, member: PrintedError) -> bool:
     """True if it is such an error, and says what the value must be."""
-    return is_about_a_value(chain, member) and found(REQUIREMENTS, member.stated) is not None
+    return (
+        is_about_a_value(chain, member) and leftmost_match(REQUIREMENTS, member.stated) is not None
+    )

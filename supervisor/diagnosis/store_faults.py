@@ -66,7 +66,7 @@ _EXPIRED = "renew the credentials"
 _NO_BUCKET = "create the bucket, or correct model_dir"
 _CERTIFICATE = "check this host's clock and certificates, and any proxy"
 
-RULES = (
+FAULT_RULES = (
     FaultRule(_REFUSED, codes=("NoSuchBucket",), remedy=_NO_BUCKET),
     FaultRule(_REFUSED, statuses=(404,), pattern="bucket does not exist", remedy=_NO_BUCKET),
     FaultRule(Meaning.MISSING, statuses=(404,)),
@@ -174,7 +174,7 @@ def fault_of(error: BaseException) -> StoreFault:
 
 def ruling(fault: StoreFault) -> FaultRule | None:
     """Returns the rule that decides what `fault` means; None: it is no fault of a store."""
-    return next((rule for rule in RULES if _matches(rule, fault)), None)
+    return next((rule for rule in FAULT_RULES if _matches(rule, fault)), None)
 
 
 def _matches(rule: FaultRule, fault: StoreFault) -> bool:

@@ -221,7 +221,7 @@ def failure_of(
         line = f"{line}, but still running: {told_survivors(evidence.survivors)}"
     charge, remedy = rule.charge, rule.remedy
     if (
-        rule.of_a_store
+        rule.store_trouble_is_free
         and chain is not None
         and member is not None
         and is_of_a_store(chain, member)

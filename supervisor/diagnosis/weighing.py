@@ -23,14 +23,14 @@ from supervisor.diagnosis.rules import (
     NO_SPACE,
     NO_STEP_TOLD,
     OOM_KILLED,
-    PEER_FELL,
+    PEER_ENDED_FIRST,
     STILL_RUNNING,
     TOLD_TO_STOP,
     Rule,
+    any_occurs,
+    any_pattern_matches,
     codes_match,
     names_match,
-    occurs,
-    says,
 )
 from supervisor.diagnosis.signals import CRASHES, FROM_OUTSIDE, signal_of
 from supervisor.diagnosis.success import Success
@@ -152,7 +152,7 @@ def _known_of(rank: RankEvidence, ranks: Sequence[RankEvidence]) -> frozenset[st
     """Returns the facts about one rank, by the names that rules use."""
     found = {TOLD_TO_STOP} if rank.exit.told_to_stop else set()
     if any(_was_ended(other) for other in ranks if other is not rank):
-        found.add(PEER_FELL)
+        found.add(PEER_ENDED_FIRST)
     return frozenset(found)
 
 
@@ -274,9 +274,9 @@ class _RankJudge:
         for rule in self.rules:
             if rule.stages and stage not in rule.stages:
                 continue
-            if rule.frames and (chain is None or not occurs(rule.frames, chain.path)):
+            if rule.frames and (chain is None or not any_occurs(rule.frames, chain.path)):
                 continue
-            if rule.alone and chain is not None and len(chain.members) > 1:
+            if rule.without_context and chain is not None and len(chain.members) > 1:
                 continue
             if not rule.about_text:
                 yield rule, members[-1] if members else None
@@ -295,7 +295,7 @@ def _is_about(rule: Rule, member: PrintedError) -> bool:
         (not rule.speakers or member.speaker in rule.speakers)
         and codes_match(rule, member.codes)
         and names_match(rule, member.names)
-        and says(rule, as_read(rule, member))
+        and any_pattern_matches(rule, as_read(rule, member))
     )
 
 
@@ -305,7 +305,7 @@ def as_read(rule: Rule, member: PrintedError) -> str:
     Text beside an exception without a message is added, except for a FATAL: it may only show that
     another try can succeed.
     """
-    said = member.text if rule.own or rule.supposed else member.stated
-    if not member.hints or rule.own or rule.verdict is Verdict.FATAL:
+    said = member.text if rule.from_config or rule.matches_suppositions else member.stated
+    if not member.hints or rule.from_config or rule.verdict is Verdict.FATAL:
         return said
     return f"{member.type}: {member.hints}\n{said}"

@@ -12,7 +12,7 @@ from supervisor.config.judgement import Verdict
 from supervisor.config.own_rules import RuleConfig
 from supervisor.config.rule_checks import idle_patterns, rule_conflicts
 from supervisor.diagnosis.rules import Rule, names_match
-from supervisor.diagnosis.rules.rule import says
+from supervisor.diagnosis.rules.rule import any_pattern_matches
 from supervisor.preflight import start_warnings
 from supervisor.prepare import config_rules, prepare
 from tests.config.files import load, problems, with_restart
@@ -123,8 +123,10 @@ def test_a_pattern_that_says_nothing_is_a_warning(regex: str, told: str | None) 
     assert [where for where, _ in found] == ([] if told is None else [(0, "regex")])
     assert told is None or told in found[0][1]
     if told is not None:
-        rule = Rule("x", _rule(["a"]).verdict, "", "", "", patterns=(regex,), own=True)
-        assert says(rule, "OSError: the store is lost") is (told == "matches any text")
+        rule = Rule("x", _rule(["a"]).verdict, "", "", "", patterns=(regex,), from_config=True)
+        assert any_pattern_matches(rule, "OSError: the store is lost") is (
+            told == "matches any text"
+        )
 
 
 def test_the_warning_says_where_the_pattern_stands(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from supervisor.config.judgement import Remedy
 from supervisor.core.decisions import KillWorkers, MakeRoom, StartWorkers, Wait
 from supervisor.diagnosis.failure import Failure
-from supervisor.diagnosis.rules import DISK_FULL, OF_A_FULL_DISK, RULES
+from supervisor.diagnosis.rules import DISK_FULL, FULL_DISK_RULES, RULES
 from supervisor.protocol.adjustments import Adjustments
 from tests.core.history import RETRY, History, policy
 
@@ -41,7 +41,7 @@ def test_a_start_and_a_kill_name_phase_and_directory(history: History) -> None:
     ("failure", "make_room", "trusted"),
     [
         (RETRY, None, True),
-        *((replace(FULL, rule=rule), MakeRoom.IF_SHORT, False) for rule in sorted(OF_A_FULL_DISK)),
+        *((replace(FULL, rule=rule), MakeRoom.IF_SHORT, False) for rule in sorted(FULL_DISK_RULES)),
         (replace(FULL, root_cause="OSError: Disk Quota exceeded"), MakeRoom.ALWAYS, False),
     ],
 )
@@ -56,7 +56,7 @@ def test_a_start_says_what_follows_from_the_last_failure(
 
 
 def test_room_is_made_after_every_failure_that_is_called_a_full_disk() -> None:
-    assert {rule.name for rule in RULES if rule.cause == "disk full"} == OF_A_FULL_DISK
+    assert {rule.name for rule in RULES if rule.cause == "disk full"} == FULL_DISK_RULES
 
 
 def test_a_start_says_how_it_differs_from_the_config(history: History) -> None:

@@ -7,7 +7,7 @@ import pytest
 from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Charge
-from supervisor.diagnosis.rules import RULES, in_a_bucket
+from supervisor.diagnosis.rules import RULES, rules_for_jobs_in_a_store
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
 
@@ -81,7 +81,7 @@ def printed(error: str, *files: str) -> str:
 def test_only_the_trouble_of_the_store_is_free_of_charge(output: str, is_free: bool) -> None:
     rank = RankEvidence(WorkerExit(0, code=1), output=output)
     success = Success(step=10**9)
-    failure = judge(Evidence((rank,)), success, in_a_bucket(RULES))
+    failure = judge(Evidence((rank,)), success, rules_for_jobs_in_a_store(RULES))
     usual = judge(Evidence((rank,)), success)
     assert failure is not None
     assert usual is not None
@@ -92,5 +92,5 @@ def test_only_the_trouble_of_the_store_is_free_of_charge(output: str, is_free: b
 
 
 def test_no_rule_stands_twice() -> None:
-    names = [rule.name for rule in in_a_bucket(RULES)]
+    names = [rule.name for rule in rules_for_jobs_in_a_store(RULES)]
     assert names == [rule.name for rule in RULES]

@@ -209,7 +209,7 @@ def test_it_says_what_does_not_count() -> None:
 
 def test_what_it_shows_is_bounded_and_without_secrets() -> None:
     secret = "hf_" + "a" * 40
-    rule = Rule("x", Verdict.RESTART, "x", "x", "x", patterns=(r"token \S+.*",), own=True)
+    rule = Rule("x", Verdict.RESTART, "x", "x", "x", patterns=(r"token \S+.*",), from_config=True)
 
     def redact(text: str) -> str:
         return text.replace(secret, "[redacted]")

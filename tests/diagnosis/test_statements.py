@@ -15,7 +15,7 @@ from supervisor.diagnosis.chain import PrintedError
 from supervisor.diagnosis.outcome import Confidence, Verdict
 from supervisor.diagnosis.rootcause import chains_of_text
 from supervisor.diagnosis.rules import RULES
-from supervisor.diagnosis.rules.rule import says
+from supervisor.diagnosis.rules.rule import any_pattern_matches
 from supervisor.diagnosis.statements import stated
 from tests.corpus.cases import COMPOSED, CORPUS, PROVOKED, Case, digest, judge_together, read_cases
 from tests.diagnosis.test_certain import LIBRARY, failure, raised
@@ -108,7 +108,11 @@ def _says_more(member: PrintedError) -> bool:
 
 
 def _decisive(member: PrintedError) -> tuple[object, ...]:
-    supposed = [rule.name for rule in RULES if rule.supposed and says(rule, member.text)]
+    supposed = [
+        rule.name
+        for rule in RULES
+        if rule.matches_suppositions and any_pattern_matches(rule, member.text)
+    ]
     speaks = (member.type, member.at, member.raised_in, member.hints)
     return (*speaks, _JOINTS.sub(" ", f"{member.stated}\n"), member.codes, supposed)
 

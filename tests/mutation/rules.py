@@ -19,7 +19,14 @@ from typing import Any
 from supervisor.diagnosis.chain import Chain, PrintedError
 from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Charge, Verdict
-from supervisor.diagnosis.rules import RULES, Rule, codes_match, names_match, occurs, says
+from supervisor.diagnosis.rules import (
+    RULES,
+    Rule,
+    any_occurs,
+    any_pattern_matches,
+    codes_match,
+    names_match,
+)
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
 from supervisor.diagnosis.weighing import as_read, ranked_judgements
@@ -30,7 +37,7 @@ from tests.diagnosis.test_rules_reached import EXAMPLES, NOT_ALONE, OF_CULPRITS,
 _OF_ERRORS = ("patterns", "types", "frames", "codes")
 """The lists of conditions about an error; the other lists are about the end of the rank."""
 _LISTS = (*_OF_ERRORS, "signals", "exit_codes", "stages")
-_FLAGS = ("victim", "culprit", "hardware", "per_rung", "alone", "supposed")
+_FLAGS = ("victim", "culprit", "hardware", "per_rung", "without_context", "matches_suppositions")
 _INLINE = re.compile(r"(?:\(\?[a-z]+\))?")
 _TOKENS = re.compile(r"\\.|.", re.DOTALL)
 _TEXTS = ("phrases.txt", "io.txt", "advice.txt")
@@ -214,8 +221,8 @@ def _finds(rule: Rule, chain: Chain, raised: PrintedError) -> bool:
     return (
         names_match(rule, raised.names)
         and codes_match(rule, raised.codes)
-        and occurs(rule.frames, chain.path)
-        and says(rule, as_read(rule, raised))
+        and any_occurs(rule.frames, chain.path)
+        and any_pattern_matches(rule, as_read(rule, raised))
     )
 
 
@@ -238,7 +245,7 @@ def _decided(failure: Known, rules: tuple[Rule, ...]) -> tuple[_Decided, set[str
     """Return what the table decides about a failure, and the rules that decide about one of its
     errors. These include the rules that need an error to be alone, even where it is not."""
     judgements, _ = ranked_judgements(*failure, rules)
-    not_alone = tuple(replace(rule, alone=False) for rule in rules)
+    not_alone = tuple(replace(rule, without_context=False) for rule in rules)
     of_any, _ = ranked_judgements(*failure, not_alone)
     matching = {rule.name for each in (*judgements, *of_any) for rule, _ in each.matches()}
     few = tuple(rule for rule in rules if rule.name in matching)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 
 from supervisor.core.policy import PhasePolicy, RestartPolicy
-from supervisor.diagnosis.rules import RULES, Rule, in_a_bucket
+from supervisor.diagnosis.rules import RULES, Rule, rules_for_jobs_in_a_store
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT
 from supervisor.protocol.messages import Stage
@@ -184,7 +184,7 @@ def draw(seed: int, rng: Random) -> Scenario:
         max_skipped=rng.choice((0, 1, 2)),
         too_small=frozenset(rng.choices((1, 2, 3), k=rng.choice((0, 0, 1)))),
         too_small_for_sure=rng.choice((False, True)),
-        rules=rng.choice((RULES, in_a_bucket(RULES))),
+        rules=rng.choice((RULES, rules_for_jobs_in_a_store(RULES))),
         standby=rng.choice((None, "off", "imports", "ready")),
         max_again=rng.choice((0, 0, 1, 3)),
         changes=rng.choice((0, 0, 2, 2, 2, 2, 2, 40)),

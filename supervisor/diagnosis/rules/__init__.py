@@ -17,41 +17,41 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from supervisor.diagnosis.outcome import Verdict
-from supervisor.diagnosis.rules.code import ALONE as _ERRORS_OF_CODE_ALONE
-from supervisor.diagnosis.rules.code import ERRORS_OF_CODE
-from supervisor.diagnosis.rules.code import RULES as _OF_THE_CODE
-from supervisor.diagnosis.rules.compiler import RULES as _OF_COMPILERS
-from supervisor.diagnosis.rules.exceptions import ON_SIGTERM as _ON_SIGTERM
-from supervisor.diagnosis.rules.exceptions import RULES as _OF_THE_TYPE
-from supervisor.diagnosis.rules.exits import RULES as _OF_THE_EXIT
-from supervisor.diagnosis.rules.hardware import RULES as _OF_THE_MACHINE
+from supervisor.diagnosis.rules.code import CODE_ERROR_TYPES
+from supervisor.diagnosis.rules.code import RULES as _CODE_RULES
+from supervisor.diagnosis.rules.code import RULES_WITHOUT_CONTEXT as _CODE_RULES_WITHOUT_CONTEXT
+from supervisor.diagnosis.rules.compiler import RULES as _COMPILER_RULES
+from supervisor.diagnosis.rules.exceptions import RULES as _EXCEPTION_RULES
+from supervisor.diagnosis.rules.exceptions import SIGTERM_RULE as _SIGTERM_RULE
+from supervisor.diagnosis.rules.exits import RULES as _EXIT_RULES
+from supervisor.diagnosis.rules.hardware import RULES as _HARDWARE_RULES
 from supervisor.diagnosis.rules.host import DISK_FULL as DISK_FULL
-from supervisor.diagnosis.rules.host import OF_A_FULL_DISK as OF_A_FULL_DISK
-from supervisor.diagnosis.rules.host import RULES as _OF_THE_WORLD
-from supervisor.diagnosis.rules.io import RULES as _OF_IO
-from supervisor.diagnosis.rules.native import RULES as _OF_NATIVE_CODE
-from supervisor.diagnosis.rules.program import RULES as _OF_THE_PROGRAM
+from supervisor.diagnosis.rules.host import FULL_DISK_RULES as FULL_DISK_RULES
+from supervisor.diagnosis.rules.host import RULES as _HOST_RULES
+from supervisor.diagnosis.rules.io import RULES as _IO_RULES
+from supervisor.diagnosis.rules.native import RULES as _NATIVE_RULES
+from supervisor.diagnosis.rules.program import RULES as _PROGRAM_RULES
 from supervisor.diagnosis.rules.rule import GUARD_LOST as GUARD_LOST
 from supervisor.diagnosis.rules.rule import NO_OOM_KILL as NO_OOM_KILL
 from supervisor.diagnosis.rules.rule import NO_SPACE as NO_SPACE
 from supervisor.diagnosis.rules.rule import NO_STEP_TOLD as NO_STEP_TOLD
 from supervisor.diagnosis.rules.rule import OOM_KILLED as OOM_KILLED
-from supervisor.diagnosis.rules.rule import PEER_FELL as PEER_FELL
+from supervisor.diagnosis.rules.rule import PEER_ENDED_FIRST as PEER_ENDED_FIRST
 from supervisor.diagnosis.rules.rule import STILL_RUNNING as STILL_RUNNING
 from supervisor.diagnosis.rules.rule import TOLD_TO_STOP as TOLD_TO_STOP
 from supervisor.diagnosis.rules.rule import Rule as Rule
+from supervisor.diagnosis.rules.rule import any_occurs as any_occurs
+from supervisor.diagnosis.rules.rule import any_pattern_matches as any_pattern_matches
 from supervisor.diagnosis.rules.rule import codes_match as codes_match
-from supervisor.diagnosis.rules.rule import found as found
-from supervisor.diagnosis.rules.rule import matching_codes as matching_codes
+from supervisor.diagnosis.rules.rule import codes_wanted as codes_wanted
+from supervisor.diagnosis.rules.rule import leftmost_match as leftmost_match
+from supervisor.diagnosis.rules.rule import matched_text as matched_text
 from supervisor.diagnosis.rules.rule import names_match as names_match
-from supervisor.diagnosis.rules.rule import occurs as occurs
-from supervisor.diagnosis.rules.rule import says as says
-from supervisor.diagnosis.rules.rule import words as words
-from supervisor.diagnosis.rules.setup import RULES as _OF_THE_SETUP
-from supervisor.diagnosis.rules.training_state import RULES as _OF_THE_STATE
+from supervisor.diagnosis.rules.setup import RULES as _SETUP_RULES
+from supervisor.diagnosis.rules.training_state import RULES as _TRAINING_STATE_RULES
 from supervisor.diagnosis.speakers import NOT_IO
 
-_OF_A_STORE = (
+_STORE_RULES = (
     "rejected-credentials",
     "expired-credentials",
     "quota-code",
@@ -66,16 +66,16 @@ _OF_A_STORE = (
 )
 
 
-def in_a_bucket(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+def rules_for_jobs_in_a_store(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """Returns `rules` for a job whose model_dir is in an object store.
 
-    `of_a_store` is set for the rules that match trouble with the store, because such trouble is no
-    failure of the program.
+    `store_trouble_is_free` is set for the rules that match trouble with the store, because such
+    trouble is no failure of the program.
     """
-    return tuple(replace(rule, of_a_store=rule.name in _OF_A_STORE) for rule in rules)
+    return tuple(replace(rule, store_trouble_is_free=rule.name in _STORE_RULES) for rule in rules)
 
 
-def _spares_io(rule: Rule) -> Rule:
+def _without_io_speakers(rule: Rule) -> Rule:
     """Returns the rule; one that is FATAL by words alone no longer matches errors of I/O libraries.
 
     There the words may come from a server, or be about a packet. A rule that names its speakers is
@@ -90,32 +90,32 @@ def _spares_io(rule: Rule) -> Rule:
 _ORDERED: tuple[Rule, ...] = (
     # The SIGTERM handler may have a bug, but the SIGTERM itself is not the program's fault.
     replace(
-        _ON_SIGTERM,
+        _SIGTERM_RULE,
         name="code-error-on-sigterm",
-        types=(*ERRORS_OF_CODE, "AssertionError"),
-        alone=True,
+        types=(*CODE_ERROR_TYPES, "AssertionError"),
+        without_context=True,
     ),
     # No outside cause is reported as one of these types: a TypeError about `read_timeout` is no
     # timeout.
-    *_ERRORS_OF_CODE_ALONE,
+    *_CODE_RULES_WITHOUT_CONTEXT,
     # Outside causes are reported under any type and status, and a lost connection to a store reads
     # like a lost peer. So these rules come before those about the machine and the program.
-    *_OF_THE_WORLD,
-    *_OF_IO,
+    *_HOST_RULES,
+    *_IO_RULES,
     # Before the rules about device memory: a compiler out of memory also says RESOURCE_EXHAUSTED.
-    *_OF_COMPILERS,
-    *_OF_THE_MACHINE,
+    *_COMPILER_RULES,
+    *_HARDWARE_RULES,
     # Before the rules about these words alone: a damaged checkpoint is reported as NOT_FOUND,
     # DATA_LOSS or a wrong shape.
-    *_OF_THE_STATE,
+    *_TRAINING_STATE_RULES,
     # The words of a text, and last its bare status, tell more than its type (ValueError) does.
-    *_OF_THE_PROGRAM,
-    *_OF_THE_SETUP,
-    *_OF_THE_CODE,
-    *_OF_NATIVE_CODE,
+    *_PROGRAM_RULES,
+    *_SETUP_RULES,
+    *_CODE_RULES,
+    *_NATIVE_RULES,
     # The type decides if no rule above knows the text. The last of these matches any exception.
-    *_OF_THE_TYPE,
+    *_EXCEPTION_RULES,
     # How the process ended decides if there is no error text. The last rule matches every end.
-    *_OF_THE_EXIT,
+    *_EXIT_RULES,
 )
-RULES = tuple(_spares_io(rule) for rule in _ORDERED)
+RULES = tuple(_without_io_speakers(rule) for rule in _ORDERED)

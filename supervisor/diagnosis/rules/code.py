@@ -40,12 +40,12 @@ _CONFIG = (
     "The configuration is refused by the program.",
     FIX_CONFIG,
 )
-_OF_THE_CODE = (
+_CODE_ERROR = (
     "an error in the program",
     "Errors of this type come from the code or its settings, whatever words are in them.",
     FIX_CODE,
 )
-ERRORS_OF_CODE = (
+CODE_ERROR_TYPES = (
     "TypeError",
     "AttributeError",
     "NameError",
@@ -63,14 +63,14 @@ _BROKEN = (
     FIX_CODE,
 )
 
-ALONE = (
+RULES_WITHOUT_CONTEXT = (
     Rule(
         "invalid-config-alone",
         FATAL,
         *_CONFIG,
         types=_CONFIG_TYPES,
         speakers=NOT_IO,
-        alone=True,
+        without_context=True,
     ),
     Rule(
         "unparsable",
@@ -78,19 +78,19 @@ ALONE = (
         *_BROKEN,
         types=_CODE_TYPES,
         speakers=(Speaker.OWN, Speaker.LIBRARY),
-        alone=True,
+        without_context=True,
         certain=True,
     ),
-    Rule("broken-program-alone", FATAL, *_BROKEN, types=_CODE_TYPES, alone=True),
+    Rule("broken-program-alone", FATAL, *_BROKEN, types=_CODE_TYPES, without_context=True),
     Rule(
         "own-error",
         FATAL,
-        *_OF_THE_CODE,
+        *_CODE_ERROR,
         types=("TypeError", "AttributeError", "NameError", "UnboundLocalError"),
         # A value may be None because something outside failed before.
         patterns=(r"^(?![^\n]*\bNoneType\b)",),
         speakers=(Speaker.OWN,),
-        alone=True,
+        without_context=True,
         certain=True,
     ),
     Rule(
@@ -109,11 +109,11 @@ ALONE = (
             r"Size of label '.' for operand \d+ \(\d+\) does not match previous terms",
         ),
         speakers=(Speaker.OWN, Speaker.LIBRARY),
-        alone=True,
+        without_context=True,
         per_rung=True,
         certain=True,
     ),
-    Rule("program-error-alone", FATAL, *_OF_THE_CODE, types=ERRORS_OF_CODE, alone=True),
+    Rule("program-error-alone", FATAL, *_CODE_ERROR, types=CODE_ERROR_TYPES, without_context=True),
     Rule(
         "no-standard-input",
         FATAL,
@@ -123,7 +123,7 @@ ALONE = (
         "or take the question out; run the same command again.",
         types=("EOFError",),
         patterns=(rf"{_BUILTIN}EOFError: EOF when reading a line\s*$",),
-        alone=True,
+        without_context=True,
     ),
     Rule(
         "missing-key",
@@ -135,7 +135,7 @@ ALONE = (
         # A key that is missing in a server's answer is not the program's error.
         speakers=NOT_IO,
         patterns=(rf"{_BUILTIN}KeyError: '?[\w.\[\]/-]{{0,80}}'?\s*$",),
-        alone=True,
+        without_context=True,
     ),
 )
 RULES = (
@@ -175,7 +175,7 @@ RULES = (
         types=("ModuleNotFoundError", "ImportError"),
         # Not "(unknown location)": Python says that of a package of which only the folder exists.
         patterns=(r"No module named ", r"cannot import name '[^'\n]{1,80}' from .{1,200}\(/"),
-        alone=True,
+        without_context=True,
         certain=True,
     ),
     Rule(

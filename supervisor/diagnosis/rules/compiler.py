@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, PEER_FELL, RESTART, Rule
+from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, PEER_ENDED_FIRST, RESTART, Rule
 from supervisor.diagnosis.rules.wording import FIX_CODE, FIX_CONFIG, NONE_NEEDED
 
 _DIFFER = (
@@ -20,14 +20,14 @@ _NO_RESOURCE_MISSING = (
     r"^(?![\s\S]*(?:(?i:memory|no space|thread|timed? ?out|unavailable)|RESOURCE_EXHAUSTED|"
     r"CUDA_ERROR|CUDNN_STATUS))[\s\S]*"
 )
-_STANDING = (
+_NO_PASSING_TROUBLE = (
     r"^(?![\s\S]*(?i:unavailable|socket|connection|timed? ?out|deadline|killed|preempt|cancelled|"
     r"signal|exit(?:ed)?(?: with)?(?: \S+){0,3} (?:-\d|13[0-9]|143)|resource_exhausted))[\s\S]*?"
 )
 """Begins a pattern, before a compiler's words. Excludes texts about a compile service or a
 compiler's process that went away: that passes."""
 NATIVE_ABORT = r"(?:Check failed: |Non-OK-status: |LLVM ERROR: |RET_CHECK failure)"
-_IN_THE_COMPILER = (
+_COMPILER_FRAMES = (
     r"<native>:xla::(?:\w+::)*(?:Spmd\w+|Hlo(?:Pass|Verifier|DataflowAnalysis)\w*|\w*IrEmitter\w*|"
     r"ThunkEmitter|BufferAssign\w+|LayoutAssignment|\w*Compiler|\w+Simplifier)::",
     r"<native>:xla::spmd::|<native>:TpuCompiler_|<native>:.*::(?:CompileAndLoad|RunHloPasses|RunBackend)\(",
@@ -49,7 +49,7 @@ RULES = (
             r"gloo::EnforceNotMet|op\.preamble\.|(?i:detected mismatch between collectives)",
             r"unexpected peer shows up in the launch group|different HLO fingerprints",
         ),
-        facts=(PEER_FELL,),
+        facts=(PEER_ENDED_FIRST,),
         victim=True,
         confidence=MEDIUM,
     ),
@@ -111,7 +111,8 @@ RULES = (
         *COMPILE,
         # A killed compiler and a silent compile service are reported in these words too.
         patterns=(
-            _STANDING + r"(?i:compilation (?:failure|error|failed)|during context \[|cannot lower|"
+            _NO_PASSING_TROUBLE
+            + r"(?i:compilation (?:failure|error|failed)|during context \[|cannot lower|"
             r"failed to (?:lower|compile)\b|XlaCompile|\bptxas\b|nvlink fatal|"
             r"(?:while|during|in) (?:the )?(?:HLO |XLA )?(?:compiling|compilation)\b(?! cache))",
             # jax _src/pallas/mosaic/error_handling.py and triton/lowering.py
@@ -129,7 +130,7 @@ RULES = (
         FATAL,
         *COMPILE,
         patterns=(_NO_RESOURCE_MISSING + NATIVE_ABORT,),
-        frames=_IN_THE_COMPILER,
+        frames=_COMPILER_FRAMES,
         per_rung=True,
         certain=True,
     ),
@@ -139,7 +140,7 @@ RULES = (
         *COMPILE,
         # Abseil's and glog's signal handlers print this; the stack does not show the sender.
         patterns=(_NO_RESOURCE_MISSING + r"\*\*\* SIG(?!TERM|INT|KILL)[A-Z]+ ",),
-        frames=_IN_THE_COMPILER,
+        frames=_COMPILER_FRAMES,
         per_rung=True,
     ),
     Rule(

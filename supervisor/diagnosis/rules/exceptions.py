@@ -18,7 +18,7 @@ from supervisor.diagnosis.rules.wording import (
 )
 from supervisor.diagnosis.speakers import NOT_IO, Speaker
 
-_PASSING = (
+_PASSING_WORDS = (
     r"(?:(?i:connect|socket|network|packet|https?\b|url\b|\bio\b|i/o|input/output|time[ds]?[ -]?"
     r"out|deadline|seconds|retr(?:y|ies)|attempt|\btr(?:y|ies)\b|again|temporar|unavailable|busy|"
     r"in use|lock|lease|held|wait|peer|\bworkers?\b|\bmembers?\b|process|\bnodes?\b|\bhosts?\b|"
@@ -43,7 +43,7 @@ _EXISTS = (
     "Let the program take up what is there (exist_ok=True), or move it away; run the same command "
     "again.",
 )
-ON_SIGTERM = Rule(
+SIGTERM_RULE = Rule(
     "exception-on-sigterm",
     RESTART,
     PREEMPTED,
@@ -237,11 +237,11 @@ RULES = (
             r"try (?:(?:your|the) request |(?:the )?download )?(?:again|later)|"
             r"retry (?:(?:your|the) request|(?:the )?download|the operation)",
         ),
-        supposed=True,
+        matches_suppositions=True,
         transient=True,
         confidence=LOW,
     ),
-    ON_SIGTERM,
+    SIGTERM_RULE,
     Rule(
         "plain-error",
         FATAL,
@@ -252,7 +252,7 @@ RULES = (
         speakers=NOT_IO,
         # Only these two types themselves: types derived from them have rules of their own.
         patterns=(
-            rf"^(?:builtins\.)?(?:RuntimeError|Exception): (?![\s\S]*{_PASSING})"
+            rf"^(?:builtins\.)?(?:RuntimeError|Exception): (?![\s\S]*{_PASSING_WORDS})"
             r"[^\n]*\w",
         ),
         confidence=LOW,

@@ -21,7 +21,7 @@ _HALTED = (
     "run without that kernel, or with another libtpu."
 )
 
-_IN_A_TRANSFER = (
+_TRANSFER_FRAMES = (
     r"<native>:(?:xla::)?.*(?:nccl|gloo|[Rr]endezvous|Collective\w*(?:Thunk|Clique|Interface)|"
     r"Communicator|Megascale|TransferManager|CopyToDevice|CopyRawTo)",
 )
@@ -43,7 +43,7 @@ RULES = (
         "Native code gave up while data was on its way: a link, a device or another rank failed.",
         _SEE_PEERS,
         patterns=(NATIVE_ABORT,),
-        frames=_IN_A_TRANSFER,
+        frames=_TRANSFER_FRAMES,
         transient=True,
         victim=True,
         confidence=MEDIUM,

@@ -7,7 +7,7 @@ from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, NO_SPACE, POLICY, RES
 
 DISK_FULL = "disk-full"
 _SILENTLY, _SHORT_WRITE = "disk-full-silently", "short-write"
-OF_A_FULL_DISK = frozenset({DISK_FULL, _SILENTLY, _SHORT_WRITE})
+FULL_DISK_RULES = frozenset({DISK_FULL, _SILENTLY, _SHORT_WRITE})
 """Names of the rules after whose failures the supervisor makes room on the disk. A `Failure` has
 the name of its rule."""
 

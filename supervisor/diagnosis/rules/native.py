@@ -10,7 +10,7 @@ from __future__ import annotations
 from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, Rule
 from supervisor.diagnosis.rules.wording import REFUSED_INSTRUCTION
 
-_OF_THE_WORLD = (
+_NOT_ABOUT_THE_WORLD = (
     r"^(?![\s\S]*(?i:memory|alloc|no space|\bthread|socket|connect|network|\brpc\b|\bpeer|"
     r"heartbeat|time[ds]?[ -]?out|deadline|unavailable|cancell?ed|\babort(?:ed|ing)\b|rendezvous|"
     r"barrier|\bnccl|gloo|collective|handshake|preempt|\bdead\b|\bkilled\b|lost\b|status == |"
@@ -31,8 +31,8 @@ RULES = (
         "Look for the check in the library's issues; try another version of it, or change what "
         "the program asks of it.",
         patterns=(
-            _OF_THE_WORLD + r"[\s\S]*\bCheck failed: ",
-            _OF_THE_WORLD + r"(?:F\d{4} \d\d:|\d{4}-\d\d-\d\d [\d:.]+: F )",
+            _NOT_ABOUT_THE_WORLD + r"[\s\S]*\bCheck failed: ",
+            _NOT_ABOUT_THE_WORLD + r"(?:F\d{4} \d\d:|\d{4}-\d\d-\d\d [\d:.]+: F )",
         ),
         confidence=MEDIUM,
         per_rung=True,

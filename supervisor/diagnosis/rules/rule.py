@@ -26,7 +26,7 @@ GUARD_LOST = "guard-lost"
 """The guard process was killed, and all processes of the job with it."""
 TOLD_TO_STOP = "told-to-stop"
 """The rank got a SIGTERM that the supervisor did not send."""
-PEER_FELL = "peer-fell"
+PEER_ENDED_FIRST = "peer-ended-first"
 """Another rank was killed from outside, got SIGTERM or crashed before the supervisor killed any."""
 NO_SPACE = "no-space"
 """The disk of model_dir is full."""
@@ -69,7 +69,7 @@ class Rule:
     """Regular expressions; one must occur in `Type: message`, or in a line from native code."""
     frames: tuple[str, ...] = ()
     """Regular expressions; one must occur in the traceback's frames, each `path:function`."""
-    supposed: bool = False
+    matches_suppositions: bool = False
     """True: its patterns may also match advice and suppositions in the text (see `statements`).
     Only for rules that say another try may succeed, never for a FATAL."""
     speakers: tuple[Speaker, ...] = ()
@@ -81,7 +81,7 @@ class Rule:
     stages: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     """Facts that must be known, such as `OOM_KILLED` above."""
-    alone: bool = False
+    without_context: bool = False
     """True: it matches only errors without a cause or context. An error raised while another one
     is handled tells little."""
     transient: bool = False
@@ -102,9 +102,9 @@ class Rule:
     FATAL is a guess and gets one more attempt; for example, its text was seen in one program
     only."""
     confidence: Confidence = Confidence.HIGH
-    own: bool = False
+    from_config: bool = False
     """True: the rule comes from the config, so the search for its patterns needs a time limit."""
-    of_a_store: bool = False
+    store_trouble_is_free: bool = False
     """True: if the client of an object store raised the error, the failure charges nothing and the
     job waits for the store."""
     remedy: Remedy | None = None
@@ -128,47 +128,47 @@ class Rule:
 
 def names_match(rule: Rule, names: frozenset[str]) -> bool:
     """True if the rule matches an exception type that has one of `names`."""
-    return not rule.types or bool(_those_of(rule.types, names))
+    return not rule.types or bool(_matching_names(rule.types, names))
 
 
 def codes_match(rule: Rule, codes: frozenset[str]) -> bool:
     """True if the rule matches an error with these `codes`."""
-    return not rule.codes or bool(matching_codes(rule, codes))
+    return not rule.codes or bool(codes_wanted(rule, codes))
 
 
-def matching_codes(rule: Rule, codes: frozenset[str]) -> frozenset[str]:
+def codes_wanted(rule: Rule, codes: frozenset[str]) -> frozenset[str]:
     """Returns those of `codes` that the rule asks for."""
-    return _those_of(rule.codes, codes)
+    return _matching_names(rule.codes, codes)
 
 
-def says(rule: Rule, text: str) -> bool:
+def any_pattern_matches(rule: Rule, text: str) -> bool:
     """True if one of the rule's patterns occurs in the text, or if the rule has none.
 
     Raises:
         SlowPatternError: the search for a pattern from the config took too long.
     """
-    return words(rule, text) is not None
+    return matched_text(rule, text) is not None
 
 
-def words(rule: Rule, text: str) -> str | None:
+def matched_text(rule: Rule, text: str) -> str | None:
     """Returns the part of `text` that a pattern of the rule matches; "": the rule has no patterns;
     None: no pattern matches.
 
     Raises:
         SlowPatternError: the search for a pattern from the config took too long.
     """
-    if not rule.own or not rule.patterns:
-        return found(rule.patterns, text)
+    if not rule.from_config or not rule.patterns:
+        return leftmost_match(rule.patterns, text)
     matches = (_bounded(pattern).search(text) for pattern in rule.patterns)
     return next((match[0] for match in matches if match is not None), None)
 
 
-def occurs(patterns: tuple[str, ...], text: str) -> bool:
+def any_occurs(patterns: tuple[str, ...], text: str) -> bool:
     """True if one of the patterns occurs in the text, or if there are none."""
-    return found(patterns, text) is not None
+    return leftmost_match(patterns, text) is not None
 
 
-def found(patterns: tuple[str, ...], text: str) -> str | None:
+def leftmost_match(patterns: tuple[str, ...], text: str) -> str | None:
     """Returns the leftmost match of the patterns; "": there are no patterns; None: no match."""
     if not patterns:
         return ""
@@ -181,7 +181,7 @@ def _begin(match: re.Match[str]) -> int:
     return match.start()
 
 
-def _those_of(wanted: tuple[str, ...], names: frozenset[str]) -> frozenset[str]:
+def _matching_names(wanted: tuple[str, ...], names: frozenset[str]) -> frozenset[str]:
     plain, globs = _split(wanted)
     found = plain & names
     return found if globs is None else found | {name for name in names if globs.fullmatch(name)}

@@ -26,16 +26,16 @@ REFUSED_INSTRUCTION = (
     "Install builds that fit this CPU; read the stacks (rank*.stacks.txt, output).",
 )
 NONE_NEEDED = "None needed: it is restarted. If it comes back, "
-"""Begins an advice that is only for a failure which comes back; `for_the_end` replaces it."""
+"""Begins an advice that is only for a failure which comes back; `advice_at_the_end` replaces it."""
 _IF_BACK = re.compile(r"If it comes back[,:] ")
-"""Begins an advice of more than a restart. `for_the_end` drops it: at the end, it did come back."""
+"""Begins an advice of more than a restart. `advice_at_the_end` drops it: then it did come back."""
 SEE_SERVICE = f"{NONE_NEEDED}look at the state of the service."
 WHO_STOPS_IT = f"{NONE_NEEDED}find out who sends SIGTERM."
 PREEMPTED = "preempted (SIGTERM that the supervisor did not send)"
 
 STATUS = r"(?:^|[\s:(\"'])"
 """Matches what precedes the name of an absl status."""
-_STATED = r"(?i)^(?!\S*(?:(?:Xla|Jax)Runtime|\bOS|\bIO|NVML)Error)[^\n]*\b"
+_NOT_BY_RUNTIME = r"(?i)^(?!\S*(?:(?:Xla|Jax)Runtime|\bOS|\bIO|NVML)Error)[^\n]*\b"
 """Matches the first line of any exception except those of the runtime, the system and drivers,
 which use the words of `REQUIREMENTS` for passing troubles too."""
 _COMES_AND_GOES = (
@@ -43,21 +43,21 @@ _COMES_AND_GOES = (
 )
 """Things of which there may be too few for a while."""
 REQUIREMENTS = (
-    _STATED + r"(?:must (?:not )?(?:be|have|match|equal|contain|provide|specify|set|use)|"
+    _NOT_BY_RUNTIME + r"(?:must (?:not )?(?:be|have|match|equal|contain|provide|specify|set|use)|"
     r"should (?:not )?(?:be|have|match|equal))",
     rf"(?i)^(?![^\n]*\b{_COMES_AND_GOES}|\S*(?:(?:Xla|Jax)Runtime|\bOS|\bIO|NVML)Error)"
     r"[^\n]*\bexpected\b.{0,100}\b(?:got|but|found|received)",
-    _STATED + r"(?:not supported|does(?: not|n't) support|not implemented|misconfigured|"
+    _NOT_BY_RUNTIME + r"(?:not supported|does(?: not|n't) support|not implemented|misconfigured|"
     r"unsupported|unrecognized|incompatible|undefined)\b",
-    _STATED + r"(?:unknown|invalid|illegal|duplicate) (?:\w+ ){0,2}(?:option|argument|"
+    _NOT_BY_RUNTIME + r"(?:unknown|invalid|illegal|duplicate) (?:\w+ ){0,2}(?:option|argument|"
     r"parameter|key|name|mode|choice|model|optimizer|scheduler|activation|loss|dtype|type|"
     r"config\w*|setting|value for)\b|(?i:\b(?:unknown|invalid) \w+:? ['\"])",
-    _STATED + r"(?:is|are) (?:required|not (?:set|defined|allowed|installed|a valid|valid))"
+    _NOT_BY_RUNTIME + r"(?:is|are) (?:required|not (?:set|defined|allowed|installed|a valid|valid))"
     r"\b|(?i:\bdata\w* is empty\b)",
-    _STATED + r"(?:only be called once|called before|before (?:any|calling|use)|cannot be "
+    _NOT_BY_RUNTIME + r"(?:only be called once|called before|before (?:any|calling|use)|cannot be "
     r"(?:used|called|set|changed|converted|None)|already (?:been )?(?:initialized|defined|"
     r"consumed|set))\b",
-    _STATED + r"Internal: src/\w+\.cc",
+    _NOT_BY_RUNTIME + r"Internal: src/\w+\.cc",
 )
 """Words of a check that holds or fails the same way every time."""
 CHECKPOINT_FRAMES = (
@@ -68,7 +68,7 @@ CHECKPOINT_FRAMES = (
 """Frames of code that reads or writes checkpoints."""
 
 
-def for_the_end(advice: str, cause: str) -> str:
+def advice_at_the_end(advice: str, cause: str) -> str:
     """Returns `advice` for a failure with this `cause` after which the program is not restarted."""
     _, promised, look = advice.partition(NONE_NEEDED)
     if not promised:
