@@ -21,7 +21,7 @@ from supervisor.host.notice import Notice, Tell
 from supervisor.ports import CallLater, Transition
 from supervisor.protocol.location import Uri
 
-_FOR_THE_COMMIT = 10.0
+_COMMIT_TIMEOUT = 10.0
 """Seconds in which the commit of a save must be seen after the first sign of the save."""
 
 
@@ -45,50 +45,52 @@ class CheckpointWarning:
         self._unseen = UnseenSaves()
         self._phase = 0
         self._began = 0.0
-        self._is_looking = False
-        self._is_told = False
+        self._is_waiting = False
+        self._has_warned = False
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
         event, state = transition.event, transition.after
         phase = transition.before.phase  # the event that ends a phase belongs to it
         if phase != self._phase:
-            self._unseen, self._phase, self._is_told = UnseenSaves(), phase, False
+            self._unseen, self._phase, self._has_warned = UnseenSaves(), phase, False
         self._unseen = self._unseen.after(event)
-        self._tell(event)
+        self._warn(event)
         if any(isinstance(decision, StartWorkers) for decision in transition.decisions):
             self._began = transition.wall.timestamp()
             self._unseen = self._unseen.begun(state.newest)
 
-    def _tell(self, event: Event) -> None:
-        if self._unseen.reason is None or self._is_told or not self._plan.is_command:
+    def _warn(self, event: Event) -> None:
+        if self._unseen.reason is None or self._has_warned or not self._plan.is_command:
             return
         if isinstance(event, WorkersGone):
-            self._is_told = True
+            self._has_warned = True
             try:
-                self._say(aside(str(self._model_dir)).ask(self._look_around(self._unseen.reason)))
+                self._say(aside(str(self._model_dir)).ask(self._warning_maker(self._unseen.reason)))
             except TimeoutError as error:
                 text = f"{self._unseen.reason}, but no checkpoint is seen: {error}"
                 self._say(_unseen_in(self._plan.checkpoints, text))
-        elif not self._is_looking:
-            self._is_looking = True
-            self._call_later(_FOR_THE_COMMIT, self._look)
+        elif not self._is_waiting:
+            self._is_waiting = True
+            self._call_later(_COMMIT_TIMEOUT, self._warn_from_thread)
 
-    def _look(self) -> None:
+    def _warn_from_thread(self) -> None:
         """Warn while the program runs, if there is still a reason; a thread does it."""
-        self._is_looking = False
+        self._is_waiting = False
         reason = self._unseen.reason
-        if reason is None or self._is_told:
+        if reason is None or self._has_warned:
             return
-        self._is_told = True
-        look = self._look_around(reason)
-        threading.Thread(target=lambda: self._notice(look()), name="unseen", daemon=True).start()
+        self._has_warned = True
+        make_warning = self._warning_maker(reason)
+        threading.Thread(
+            target=lambda: self._notice(make_warning()), name="unseen", daemon=True
+        ).start()
 
     @property
     def _plan(self) -> PhasePlan:
         return self._plans[self._phase]
 
-    def _look_around(self, reason: str) -> Callable[[], Notice]:
+    def _warning_maker(self, reason: str) -> Callable[[], Notice]:
         """Returns a function that looks for the checkpoints and returns the warning.
 
         The function reads no state of this object, so any thread may call it.
@@ -99,7 +101,7 @@ class CheckpointWarning:
         if on_disk is not None and not on_disk.is_relative_to(self._model_dir):
             roots.append(on_disk.parent)
 
-        def look() -> Notice:
+        def make_warning() -> Notice:
             found = found_nearby(on_disk, roots, since)
             return _unseen_in(
                 place,
@@ -107,7 +109,7 @@ class CheckpointWarning:
                 f"for: the restart budget is not refilled; {found}",
             )
 
-        return look
+        return make_warning
 
 
 def _unseen_in(place: Path | Uri, text: str) -> Notice:

@@ -44,23 +44,23 @@ class DiskLimits:
         self._cache = cache
         self._tell = tell
         self._call_later = call_later
-        self._is_refused = False
+        self._is_thread_refused = False
         self._is_due = False
         self._thread = threading.Thread()
         """The thread of the last look."""
-        call_later(_INTERVAL, self._again)
+        call_later(_INTERVAL, self._start_periodically)
 
     def observe(self, transition: Transition) -> None:
         """Schedule a look some seconds after an attempt has begun."""
         if isinstance(transition.event, WorkersStarted) and not self._is_due:
             self._is_due = True
-            self._call_later(_AFTER_START, self._look)
+            self._call_later(_AFTER_START, self._start_look)
 
-    def _again(self) -> None:
-        self._call_later(_INTERVAL, self._again)
-        self._look()
+    def _start_periodically(self) -> None:
+        self._call_later(_INTERVAL, self._start_periodically)
+        self._start_look()
 
-    def _look(self) -> None:
+    def _start_look(self) -> None:
         self._is_due = False
         if self._thread.is_alive():
             return
@@ -68,17 +68,17 @@ class DiskLimits:
         try:
             thread.start()
         except RuntimeError as error:  # no more threads are allowed now
-            if not self._is_refused:
+            if not self._is_thread_refused:
                 self._tell(
                     Notice(
                         "limits-not-applied",
-                        f"the limits of model_dir are not applied now ({error}): tried again",
+                        f"the limits of model_dir are not applied now ({error}); tried again later",
                         reason=str(error),
                     )
                 )
-            self._is_refused = True
+            self._is_thread_refused = True
             return
-        self._thread, self._is_refused = thread, False
+        self._thread, self._is_thread_refused = thread, False
 
     def _keep_within(self) -> None:
         self._space.keep_within(self._limits)

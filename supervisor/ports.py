@@ -304,7 +304,7 @@ class Announcement:
     """An announcement that this machine will be taken away or maintained."""
 
     text: str
-    doomed: bool = True
+    ends_machine: bool = True
     """True if the job cannot stay on this machine."""
 
 

@@ -19,9 +19,9 @@ from supervisor.preflight import hang_warnings
 from supervisor.prepare import Prepared
 from supervisor.protocol.committed import unmarked_warning
 
-_KEEP_OUT = (
-    "they can lock the job out, or have this user read and run what they put there: take their "
-    "permissions away (chown, chmod go-w), or use another model_dir"
+_HOW_TO_KEEP_OUT = (
+    "they can block the job, or make this user read and run their files: take their permissions "
+    "away (chown, chmod go-w), or use another model_dir"
 )
 
 
@@ -44,7 +44,7 @@ def tell_start(
         text = f"the job is in {place}; here, in {here}"
         log.say(Notice("job-place", text, place=place, directory=here))
     if exposures := find_exposures(prepared.job.model_dir, LOCK, user=os.geteuid()):
-        text = f"others may change the job's files: {', '.join(exposures)}; {_KEEP_OUT}"
+        text = f"others may change the job's files: {', '.join(exposures)}; {_HOW_TO_KEEP_OUT}"
         log.say(Notice("files-exposed", text, place=", ".join(exposures)), level="warning")
     for plan in prepared.plans:
         if copies := _unmarked(plan):

@@ -39,8 +39,8 @@ from supervisor.model_dir_ownership import ModelDirError, Ownership
 from supervisor.ports import Clock, Storage
 from supervisor.prepare import Prepared
 
-_HEAR_INTERVAL = 5.0
-_MAX_TOLD = 20
+_REQUEST_INTERVAL = 5.0
+_MAX_NOTICES = 20
 
 
 class LocalWorld:
@@ -75,8 +75,8 @@ class LocalWorld:
         self._engine = engine
         self._space = space
         self._files = files
-        self._told: set[str] = set()
-        self._hear_requests()
+        self._noticed: set[str] = set()
+        self._read_requests()
 
     def wait(self, until: float | None) -> Sequence[Event]:
         """See `ports.World`."""
@@ -84,29 +84,29 @@ class LocalWorld:
         self._ownership.check()
         return events
 
-    def _hear_requests(self) -> None:
+    def _read_requests(self) -> None:
         """Read what people request of the job in model_dir, now and every few seconds."""
         model_dir = self._prepared.job.model_dir
 
-        def heard(units: tuple[str, ...]) -> None:
+        def on_request(units: tuple[str, ...]) -> None:
             self._reactor.post(QuarantineCleared(self._clock.now(), units))
 
         try:
-            self._files.hear_requests(model_dir, heard, self._once)
+            self._files.read_requests(model_dir, on_request, self._notify_once)
         except OSError as error:
-            self._once(
+            self._notify_once(
                 Notice(
                     "request-unheard",
                     f"requests in {model_dir} cannot be read: {error}",
                     reason=str(error),
                 )
             )
-        self._reactor.call_later(_HEAR_INTERVAL, self._hear_requests)
+        self._reactor.call_later(_REQUEST_INTERVAL, self._read_requests)
 
-    def _once(self, told: Notice) -> None:
-        """Post a notice that was not posted before, but no more than `_MAX_TOLD` of them."""
-        if told not in self._told and len(self._told) < _MAX_TOLD:
-            self._told.add(told)
+    def _notify_once(self, told: Notice) -> None:
+        """Post a notice that was not posted before, but no more than `_MAX_NOTICES` of them."""
+        if told not in self._noticed and len(self._noticed) < _MAX_NOTICES:
+            self._noticed.add(told)
             self._reactor.post(Noticed(self._clock.now(), told))
 
     def carry_out(self, decision: Decision) -> None:

@@ -49,7 +49,7 @@ class FatalErrorRecorder:
             self._worker.frames.forget(error)
             if not (isinstance(error, SystemExit) and _means_success(error.code)):
                 record = self._record(error)
-        self._worker.ended(record)
+        self._worker.report_end(record)
         self._watch_exit()
 
     def _record(self, error: BaseException | None) -> FailureRecord | None:
@@ -66,7 +66,7 @@ class FatalErrorRecorder:
 
     def _leave(self, status: int) -> None:
         failed = not _means_success(status)
-        self._worker.ended(self._record(sys.exc_info()[1]) if failed else None)
+        self._worker.report_end(self._record(sys.exc_info()[1]) if failed else None)
         with self._worker.frames:
             self._exit(status)
 

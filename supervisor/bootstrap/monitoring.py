@@ -54,15 +54,15 @@ class Monitor:
         reporter: Reporter,
         environ: Mapping[str, str],
         learn: Callable[[], None] = lambda: None,
-        told_to_stop: Callable[[], None] = lambda: None,
+        on_sigterm: Callable[[], None] = lambda: None,
     ) -> None:
         """`learn` is called after compilations and saves, which may have imported new modules;
-        `told_to_stop` when jax has told the program of a SIGTERM."""
+        `on_sigterm` when jax has told the program of a SIGTERM."""
         self._learn = learn
-        self._told_to_stop = told_to_stop
+        self._on_sigterm = on_sigterm
         self._reporter = reporter
         self._tells_steps = STEPS_FROM_OUTPUT not in environ
-        self._told: Stage | None = None
+        self._reported: Stage | None = None
         self._compiling: list[int] = []
         """For each compilation under way: id of the exception being handled when it began."""
         self._writing = False
@@ -80,13 +80,15 @@ class Monitor:
         while cause is not None and id(cause) not in seen:  # jax makes circles
             seen.add(id(cause))
             cause = cause.__cause__ or cause.__context__
-        return (Stage.COMPILING if self._broke_compilation in seen else self._told), step
+        return (Stage.COMPILING if self._broke_compilation in seen else self._reported), step
 
-    def ended(self, stage: str | None) -> None:
+    def report_end(self, stage: str | None) -> None:
         """Report the last stage and step at the program's end; `stage` is where it failed (None: it
         succeeded, or the stage is unknown)."""
         step = self._reporter.current[1]
-        last = Stage(stage) if stage else self._told or (None if step is None else Stage.TRAINING)
+        last = (
+            Stage(stage) if stage else self._reported or (None if step is None else Stage.TRAINING)
+        )
         if last is not None and self._may_speak():
             self._reporter.stage(last, step, inferred=True)
 
@@ -111,7 +113,7 @@ class Monitor:
         """Handle a scalar event: a compilation begins, or the program reports a metric."""
         if event in _COMPILE:
             self._compiling.append(id(sys.exc_info()[1]))
-            self._tell()
+            self._report_stage()
         elif "step" in data and not event.startswith(_JAX) and self._tells_steps:
             self._step(event, value, data["step"])
 
@@ -124,7 +126,7 @@ class Monitor:
                 self._reporter.compiled(seconds, str(data.get("fun_name", "")))
         elif event in _WRITE_BLOCKED:
             self._writing = False
-            self._tell()
+            self._report_stage()
 
     def on_event(self, event: str, **data: Any) -> None:
         """Handle an event: a save or restore begins or is done, or the program is told to stop."""
@@ -141,11 +143,11 @@ class Monitor:
                 self._reporter.saved(self._reporter.current[1], seconds)
             return
         elif event == _PREEMPTED:
-            self._told_to_stop()
+            self._on_sigterm()
             return
         else:
             return
-        self._tell()
+        self._report_stage()
 
     def _compilation_ended(self) -> None:
         """Register the end of a compilation. An exception that is being handled now and was not
@@ -154,9 +156,9 @@ class Monitor:
         handled = id(sys.exc_info()[1])
         if handled not in (began_with, id(None)):
             self._broke_compilation = handled
-        self._tell()
+        self._report_stage()
 
-    def _tell(self) -> None:
+    def _report_stage(self) -> None:
         """Report the stage if it has changed."""
         if self._writing:
             stage = Stage.SAVING
@@ -166,8 +168,8 @@ class Monitor:
             stage = Stage.COMPILING
         else:
             stage = Stage.TRAINING
-        if stage is not self._told and self._may_speak():
-            self._told = stage
+        if stage is not self._reported and self._may_speak():
+            self._reported = stage
             self._reporter.stage(stage, inferred=True)
 
     def _step(self, event: str, value: object, given: Any) -> None:

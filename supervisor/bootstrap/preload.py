@@ -78,7 +78,7 @@ class Learner:
         self._known = 0
         self._environ = environ
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Update the file; cheap if nothing has been imported since the last call."""
         if len(sys.modules) == self._known:
             return

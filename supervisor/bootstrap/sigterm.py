@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _WAITS = "sigwait", "sigwaitinfo", "sigtimedwait"
 
 
-class Sigterm:
+class SignalModuleWrapper:
     """Watches the module `signal` of the program."""
 
-    def __init__(self, noticed: Callable[[], None], frames: OurFrames) -> None:
-        """Call `noticed` at each SIGTERM, before the program's own handler."""
-        self.noticed = noticed
+    def __init__(self, on_sigterm: Callable[[], None], frames: OurFrames) -> None:
+        """Call `on_sigterm` at each SIGTERM, before the program's own handler."""
+        self.on_sigterm = on_sigterm
         self.frames = frames
 
     def watch(self, module: ModuleType) -> None:
@@ -62,7 +62,7 @@ class Sigterm:
             with self.frames:
                 found = wait(*arguments)
             if getattr(found, "si_signo", found) == _signal.SIGTERM:
-                self.noticed()
+                self.on_sigterm()
             return found
 
         return waited
@@ -71,12 +71,12 @@ class Sigterm:
 class _Handler:
     """The handler that is installed instead of the program's, and calls it."""
 
-    def __init__(self, given: Callable[[Any, Any], Any], watch: Sigterm) -> None:
+    def __init__(self, given: Callable[[Any, Any], Any], watch: SignalModuleWrapper) -> None:
         self.given = given
         self._watch = watch
 
     def __call__(self, signalnum: Any, frame: Any) -> Any:
-        self._watch.noticed()
+        self._watch.on_sigterm()
         with self._watch.frames:
             return self.given(signalnum, frame)
 

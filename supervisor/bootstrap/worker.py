@@ -11,8 +11,8 @@ import os
 import stat
 import sys
 
-from .arrivals import Arrivals
-from .sigterm import Sigterm
+from .import_watch import ImportWatch
+from .sigterm import SignalModuleWrapper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ class SupervisedWorker:
         self._pid = os.getpid()
         self._environ = dict(os.environ)
         self._failure_file = os.environ.get(FAILURE_FILE)
-        self._arrivals = Arrivals()
+        self._import_watch = ImportWatch()
         self._monitor: Monitor | None = None
-        self._told_to_stop = False
+        self._sigterm_reported = False
 
     @property
     def is_here(self) -> bool:
@@ -90,19 +90,19 @@ class SupervisedWorker:
             faulthandler.register(_signal.SIGUSR2, descriptor, all_threads=True, chain=False)
             if not faulthandler.is_enabled():  # else a person wants its output on standard error
                 faulthandler.enable(descriptor, all_threads=True)
-            os.register_at_fork(after_in_child=_dump_no_more)
+            os.register_at_fork(after_in_child=_unregister_stack_dumps)
             _say(STACKS_LINE)
-        self.when_imported("signal", Sigterm(self.told_to_stop, self.frames).watch)
+        self.when_imported("signal", SignalModuleWrapper(self.report_sigterm, self.frames).watch)
         self.when_imported("jax.monitoring", self._watch_jax)
 
-    def when_imported(self, name: str, arrived: Callable[[ModuleType], None]) -> None:
-        """Call `arrived` with the module `name` once the program has imported it."""
-        self._arrivals.expect(name, arrived)
+    def when_imported(self, name: str, on_import: Callable[[ModuleType], None]) -> None:
+        """Call `on_import` with the module `name` once the program has imported it."""
+        self._import_watch.expect(name, on_import)
 
-    def told_to_stop(self) -> None:
+    def report_sigterm(self) -> None:
         """Report, once, that the program got SIGTERM, or that jax told it of one."""
-        if self.is_here and not self._told_to_stop:
-            self._told_to_stop = _say(SIGTERM_LINE)
+        if self.is_here and not self._sigterm_reported:
+            self._sigterm_reported = _say(SIGTERM_LINE)
 
     def describe(self, error: BaseException) -> FailureRecord | None:
         """Returns the record of `error`; None: this is not the worker, or describing it failed."""
@@ -126,13 +126,13 @@ class SupervisedWorker:
         except Exception:
             return
 
-    def ended(self, record: FailureRecord | None) -> None:
+    def report_end(self, record: FailureRecord | None) -> None:
         """Save `record`, by which the program has ended (None: it succeeded), and report the last
         step."""
         if record is not None:
             self.save(record)
         if self._monitor is not None and self.is_here:
-            self._monitor.ended(record.stage if record is not None else None)
+            self._monitor.report_end(record.stage if record is not None else None)
 
     def _watch_jax(self, monitoring: ModuleType) -> None:
         if not self.is_here:
@@ -140,14 +140,14 @@ class SupervisedWorker:
         try:
             reporter = self._import("protocol.reporter").Reporter.connect()
             monitor = self._import("bootstrap.monitoring").Monitor(
-                reporter, os.environ, self._learn(), self.told_to_stop
+                reporter, os.environ, self._module_updater(), self.report_sigterm
             )
             monitor.listen(monitoring)
             self._monitor = monitor
         except Exception:
             return
 
-    def _learn(self) -> Callable[[], None]:
+    def _module_updater(self) -> Callable[[], None]:
         """Returns a function that writes down which modules the program has imported by then."""
         file = os.environ.get(MODULES_FILE)
         if not file:
@@ -156,12 +156,12 @@ class SupervisedWorker:
 
         learner = self._import("bootstrap.preload").Learner(file, self._environ)
 
-        def look() -> None:
+        def update() -> None:
             if self.is_here:
                 with suppress(OSError):  # a full disk: the next standby does without the list
-                    learner.look()
+                    learner.update()
 
-        return look
+        return update
 
     def _import(self, name: str) -> Any:
         """Import our module `name`. Its imports come from Python's own path, even if the program's
@@ -188,7 +188,7 @@ def _say(line: bytes) -> bool:
     return False
 
 
-def _dump_no_more() -> None:
+def _unregister_stack_dumps() -> None:
     """In a forked child: give the stack-dump signal back to the program."""
     if _signal.getsignal(_signal.SIGUSR2) is _signal.SIG_DFL:
         faulthandler.unregister(_signal.SIGUSR2)

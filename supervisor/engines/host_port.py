@@ -281,15 +281,15 @@ class HostFiles(Protocol):
         """
         ...
 
-    def hear_requests(
+    def read_requests(
         self,
         model_dir: Path,
-        heard: Callable[[tuple[str, ...]], None],
+        on_request: Callable[[tuple[str, ...]], None],
         refused: Tell,
     ) -> None:
         """Take the request files that end quarantines, and remove them.
 
-        `heard` gets the units of each request, `refused` the reason why a file is invalid.
+        `on_request` gets the units of each request, `refused` the reason why a file is invalid.
 
         Raises:
             OSError: they cannot be taken, or the file system does not answer in time.

@@ -185,17 +185,17 @@ class _Files:
     def remove(self, place: Place, path: Path, below: Path) -> None:
         removal.remove_file(place, path, below=below)
 
-    def hear_requests(
+    def read_requests(
         self,
         model_dir: Path,
-        heard: Callable[[tuple[str, ...]], None],
+        on_request: Callable[[tuple[str, ...]], None],
         refused: Tell,
     ) -> None:
-        def hear() -> None:  # each file is removed, so report it even if the next one hangs
+        def read() -> None:  # each file is removed, so report it even if the next one hangs
             for units in take_requests(model_dir, refused):
-                heard(units)
+                on_request(units)
 
-        aside(str(model_dir)).ask(hear)
+        aside(str(model_dir)).ask(read)
 
     def newest_checkpoint(self, place: Path | Uri) -> int | None:
         return checkpoint_source.newest_checkpoint(place)

@@ -88,7 +88,7 @@ def test_a_moment_without_a_free_thread_is_told_once_and_passes(
             bounds.observe(began(2))
             due.pop()()
     assert said == [
-        "the limits of model_dir are not applied now (can't start new thread): tried again"
+        "the limits of model_dir are not applied now (can't start new thread); tried again later"
     ]
     look_again()
     assert eventually(lambda: outputs(tmp_path) == [2])

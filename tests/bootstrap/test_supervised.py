@@ -117,7 +117,7 @@ def test_that_it_cannot_be_used_is_told(supervise: Supervise, model_dir: Path) -
     result = supervise(config(model_dir, ["python3", "--version"]))
     assert result.code == 0
     reason = result.event("bootstrap-left-out")["reason"]
-    assert reason.startswith("Python's option --version")
+    assert "--version" in reason
 
 
 @pytest.mark.parametrize(("code", "spends"), [(143, "preemptions"), (3, "restarts")])

@@ -126,10 +126,10 @@ def test_ongoing_maintenance_of_a_machine_that_is_migrated_live_is_told_and_the_
 
 
 @pytest.mark.parametrize(
-    ("policy", "doomed"), [("MIGRATE", False), ("TERMINATE", True), ("", True), (None, True)]
+    ("policy", "ends_machine"), [("MIGRATE", False), ("TERMINATE", True), ("", True), (None, True)]
 )
 def test_only_a_machine_that_is_migrated_live_outlives_its_maintenance(
-    metadata: MetadataServer, policy: str | None, doomed: bool
+    metadata: MetadataServer, policy: str | None, ends_machine: bool
 ) -> None:
     """What does not answer for the policy may be stopped: a drain costs less."""
     if policy is not None:
@@ -137,8 +137,8 @@ def test_only_a_machine_that_is_migrated_live_outlives_its_maintenance(
     metadata.set("upcoming-maintenance", json.dumps(ONGOING))
     found = GceMaintenance(metadata.host, unix_time=lambda: BEFORE).look()
     assert found is not None
-    assert found.doomed == doomed
-    assert ("migrated live" in found.text) != doomed
+    assert found.ends_machine == ends_machine
+    assert ("migrated live" in found.text) != ends_machine
 
 
 def test_a_policy_that_nobody_answers_for_holds_up_no_drain(metadata: MetadataServer) -> None:
@@ -146,7 +146,7 @@ def test_a_policy_that_nobody_answers_for_holds_up_no_drain(metadata: MetadataSe
     metadata.set("upcoming-maintenance", json.dumps(ONGOING))
     found = GceMaintenance(metadata.host, unix_time=lambda: BEFORE).look()
     assert found is not None
-    assert found.doomed
+    assert found.ends_machine
 
 
 def test_a_metadata_server_that_is_slow_holds_up_nothing(
@@ -175,7 +175,7 @@ def test_each_form_of_a_maintenance_is_understood_and_told_once(
     found = source.look()
     assert found is not None
     assert TOLD.format("PENDING") in found.text
-    assert not found.doomed
+    assert not found.ends_machine
     metadata.set("upcoming-maintenance", json.dumps(form))
     assert source.look() is None, "only the ETag has changed"
     metadata.set("upcoming-maintenance", json.dumps(form).replace("T19:", "T18:"))
@@ -186,7 +186,7 @@ def test_each_form_of_a_maintenance_is_understood_and_told_once(
     withdrawn = source.look()
     assert withdrawn is not None
     assert withdrawn.text.endswith("announces no maintenance of this host any more")
-    assert not withdrawn.doomed
+    assert not withdrawn.ends_machine
     metadata.set("upcoming-maintenance", "NONE")
     assert source.look() is None
 
@@ -204,20 +204,21 @@ def test_a_window_that_changes_all_the_time_is_told_once_a_minute(metadata: Meta
     metadata.set("upcoming-maintenance", json.dumps(ONGOING))
     ongoing = source.look()
     assert ongoing is not None, "what ends the job is told at once"
-    assert ongoing.doomed
+    assert ongoing.ends_machine
 
 
 @pytest.mark.parametrize(
-    ("after", "doomed"), [(-3600, True), (0, True), (86000, True), (86500, False), (1e9, False)]
+    ("after", "ends_machine"),
+    [(-3600, True), (0, True), (86000, True), (86500, False), (1e9, False)],
 )
 def test_a_maintenance_that_is_long_over_is_told_and_ends_no_job(
-    metadata: MetadataServer, after: float, doomed: bool
+    metadata: MetadataServer, after: float, ends_machine: bool
 ) -> None:
     metadata.set("upcoming-maintenance", json.dumps(ONGOING))
     found = GceMaintenance(metadata.host, unix_time=lambda: WINDOW_END + after).look()
     assert found is not None
-    assert found.doomed == doomed
-    assert ("long over, so nothing is done" in found.text) != doomed
+    assert found.ends_machine == ends_machine
+    assert ("long over, so nothing is done" in found.text) != ends_machine
 
 
 @pytest.mark.parametrize("end", ["an unknown time", "", "2126-13-01T00:00:00Z", "0001-01-01T00:00"])

@@ -80,10 +80,10 @@ class SimulatedFiles:
         self.host.disk.read(path)
         self.host.kept.pop(str(path), None)
 
-    def hear_requests(
+    def read_requests(
         self,
         model_dir: Path,
-        heard: Callable[[tuple[str, ...]], None],
+        on_request: Callable[[tuple[str, ...]], None],
         refused: Tell,
     ) -> None:
         """See `HostFiles`."""

@@ -80,14 +80,14 @@ class GceEvent:
     def look(self) -> Announcement | None:
         """See `AnnouncementSource`.
 
-        Answers at once the first time, later when the value changes, or after
-        `_LONG_POLL` seconds."""
+        Answers at once the first time, later when the value changes, or after `_LONG_POLL` seconds.
+        """
         status, value = self._key.ask()
         if status != http.client.OK:
             raise OSError(f"status {status}")
-        doomed = self._meaning.get(value)
+        ends_machine = self._meaning.get(value)
         text = f"{self} says {self._key.name} is {value}"
-        return self._news.of(None if doomed is None else Announcement(text, doomed))
+        return self._news.of(None if ends_machine is None else Announcement(text, ends_machine))
 
 
 class GceMaintenance:
@@ -132,8 +132,8 @@ class GceMaintenance:
     def look(self) -> Announcement | None:
         """See `AnnouncementSource`.
 
-        Answers at once the first time, later when the value changes, or after
-        `_LONG_POLL` seconds."""
+        Answers at once the first time, later when the value changes, or after `_LONG_POLL` seconds.
+        """
         return self._news.of(self._announced(*self._key.ask()))
 
     def _announced(self, status: int, value: str) -> Announcement | None:
@@ -153,12 +153,12 @@ class GceMaintenance:
             f"{self} says that maintenance of this host{kind} is {state}, window {start} to {end}"
         )
         if is_over(end, self._unix_time()):
-            return Announcement(f"{text}: long over, so nothing is done", doomed=False)
+            return Announcement(f"{text}: long over, so nothing is done", ends_machine=False)
         if state == "PENDING":
-            return Announcement(text, doomed=False)
+            return Announcement(text, ends_machine=False)
         if self._migrates():
             text += ": the machine is migrated live, so the job goes on"
-            return Announcement(text, doomed=False)
+            return Announcement(text, ends_machine=False)
         return Announcement(text)
 
     def _migrates(self) -> bool:
@@ -174,7 +174,8 @@ class GceMaintenance:
         """Announces that there is no maintenance any more; None if none was announced."""
         if self._news.last is None:
             return None
-        return Announcement(f"{self} announces no maintenance of this host any more", doomed=False)
+        text = f"{self} announces no maintenance of this host any more"
+        return Announcement(text, ends_machine=False)
 
 
 class _News:
@@ -191,7 +192,7 @@ class _News:
         """Returns the announcement if it is to be passed on now, else None."""
         if announcement == self.last:  # the same value with another ETag
             return None
-        if announcement is not None and not announcement.doomed:
+        if announcement is not None and not announcement.ends_machine:
             if self._clock() < self._next:
                 return None  # a later look announces what is true then
             self._next = self._clock() + _NEWS_EVERY

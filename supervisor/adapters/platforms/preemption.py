@@ -112,13 +112,13 @@ class PreemptionWatch:
                 pause = source.pause
             if announcement is not None and not self._closed.is_set():
                 text = shown(announcement.text, self._redact)
-                if announcement.doomed:
+                if announcement.ends_machine:
                     self._announced = text
                     self._doomed(text)
                 else:
                     self._announce(text)
             looked.set()
-            if announcement is not None and announcement.doomed:
+            if announcement is not None and announcement.ends_machine:
                 return
             self._closed.wait(pause)
 
