@@ -26,7 +26,7 @@ from tests.running import (
 )
 
 
-def _handed_down() -> None:
+def _unignore_signals_for_children() -> None:
     """Give the programs that tests start the default action of these signals, even if ours are
     ignored, as behind an `&` in a script or under nohup. We still ignore them ourselves."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -34,7 +34,7 @@ def _handed_down() -> None:
             signal.signal(number, lambda *_: None)
 
 
-_handed_down()
+_unignore_signals_for_children()
 
 # Compiling takes most of a trainer's short run; `make test-slow` lets XLA optimise.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
@@ -99,8 +99,8 @@ def s3() -> Iterator[Emulator]:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """See `starting`."""
-    with starting(tmp_path) as begin:
-        yield begin
+    with starting(tmp_path) as starter:
+        yield starter
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """A request. `target` is path and query as they were sent."""
 
     method: str
@@ -98,16 +98,16 @@ NO_BUCKET = {
     "s3": answered_s3(404, "NoSuchBucket", "The specified bucket does not exist"),
 }
 
-Plan = Callable[[Asked], Fault | None]
+Plan = Callable[[Request], Fault | None]
 
 
 @dataclass
 class FaultyStore:
     """A proxy of an emulator. The plan may be changed at any time."""
 
-    behind: Emulator
-    plan: Plan = lambda asked: None
-    asked: list[Asked] = field(default_factory=list)
+    upstream: Emulator
+    plan: Plan = lambda request: None
+    requests: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -117,9 +117,9 @@ class FaultyStore:
         self._http.store = self
 
     @property
-    def front(self) -> Emulator:
+    def proxied(self) -> Emulator:
         """The emulator at the address of the proxy."""
-        return replace(self.behind, url=f"http://127.0.0.1:{self._http.server_address[1]}")
+        return replace(self.upstream, url=f"http://127.0.0.1:{self._http.server_address[1]}")
 
     @contextmanager
     def serving(self) -> Iterator[FaultyStore]:
@@ -142,9 +142,9 @@ class FaultyStore:
     ) -> tuple[Answer | None, float]:
         """Return the answer to a request (None: none), and the seconds between two bytes of it."""
         with self._lock:
-            asked = Asked(method, target, body, len(self.asked))
-            self.asked.append(asked)
-            fault = self.plan(asked) or Fault(passed_on=True)
+            request = Request(method, target, body, len(self.requests))
+            self.requests.append(request)
+            fault = self.plan(request) or Fault(passed_on=True)
         told = pass_on() if fault.passed_on else None
         if told is not None:
             with self._lock:
@@ -216,7 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _passed_on(self, body: bytes) -> Answer:
         connection = http.client.HTTPConnection(
-            urlsplit(self.server.store.behind.url).netloc, timeout=60
+            urlsplit(self.server.store.upstream.url).netloc, timeout=60
         )
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_BY_HOP}
         try:

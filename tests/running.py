@@ -79,7 +79,7 @@ class Result:
         order."""
         return [each for each in events_in(self.raw) if _is_one(each, names, keys)]
 
-    def told(self, name: str, **keys: object) -> bool:
+    def has_event(self, name: str, **keys: object) -> bool:
         """Whether there is an event with this name and these keys."""
         return bool(self.events(name, **keys))
 
@@ -184,7 +184,7 @@ class Running:
             self._read(end - time.monotonic(), text)
         return self._said
 
-    def told(self, name: str, **keys: object) -> bool:
+    def has_event(self, name: str, **keys: object) -> bool:
         """Whether such an event is in the output that was read so far."""
         return bool(self.events(name, **keys))
 
@@ -365,7 +365,7 @@ def starting(folder: Path) -> Iterator[Start]:
     live."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin(
+    def start(
         config: object,
         *options: str,
         env: dict[str, str] | None = None,
@@ -384,7 +384,7 @@ def starting(folder: Path) -> Iterator[Start]:
 
     with leaving_nothing() as mark:
         try:
-            yield begin
+            yield start
         finally:
             for process in started:
                 if process.poll() is None:

@@ -22,11 +22,11 @@ def emulator(request: pytest.FixtureRequest) -> Emulator:
 def store(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
     """All that is asked of the emulator goes through it."""
     with FaultyStore(emulator).serving() as store:
-        for name, value in store.front.env.items():
+        for name, value in store.proxied.env.items():
             monkeypatch.setenv(name, value)
         yield store
 
 
 @pytest.fixture
 def place(store: FaultyStore) -> Uri:
-    return store.behind.root / uuid.uuid4().hex
+    return store.upstream.root / uuid.uuid4().hex

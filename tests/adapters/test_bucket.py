@@ -27,10 +27,10 @@ from tests.faulty_store import (
     RESET,
     SILENCE,
     Answer,
-    Asked,
     Fault,
     FaultyStore,
     Plan,
+    Request,
     answered,
     answered_s3,
     slow,
@@ -111,9 +111,9 @@ def test_more_than_one_page_is_listed_whole(objects: Objects, store: FaultyStore
     with ThreadPoolExecutor(8) as threads:
         names = [f"{number:03}" for number in range(PAGE + 1)]
         list(threads.map(lambda name: objects.write(name, b"x"), names))
-    asked = len(store.asked)
+    asked = len(store.requests)
     assert sorted(objects.list("").objects) == names
-    assert len(store.asked) - asked == 2
+    assert len(store.requests) - asked == 2
 
 
 def test_what_is_larger_than_it_should_be_is_not_read(objects: Objects, place: Uri) -> None:
@@ -166,7 +166,7 @@ def test_of_many_at_once_one_is_first(place: Uri) -> None:
 def test_what_passes_is_tried_again(place: Uri, store: FaultyStore, fault: Fault) -> None:
     failed: set[str] = set()
 
-    def plan(asked: Asked) -> Fault | None:
+    def plan(asked: Request) -> Fault | None:
         """Each operation fails the first time."""
         operation = f"{asked.method} {asked.target.partition('?')[0]}"
         is_new = operation not in failed
@@ -180,7 +180,7 @@ def test_what_passes_is_tried_again(place: Uri, store: FaultyStore, fault: Fault
 
 def test_expired_credentials_are_looked_for_again(objects: Objects, store: FaultyStore) -> None:
     all_operations(objects)
-    store.plan = first(len(store.asked) + 1, EXPIRED[store.behind.scheme])
+    store.plan = first(len(store.requests) + 1, EXPIRED[store.upstream.scheme])
     all_operations(objects)
 
 
@@ -207,36 +207,36 @@ def test_an_answer_that_drips_is_given_up_within_the_bound(
 def test_a_slow_answer_is_waited_for(objects: Objects, store: FaultyStore) -> None:
     store.plan = always(slow(0.1))
     objects.write("x", b"1")
-    assert len(store.asked) == 1
+    assert len(store.requests) == 1
 
 
 def test_a_lost_answer(objects: Objects, store: FaultyStore) -> None:
     """A write is done once or twice; whose the conflict is that it has with itself, can be read."""
     store.plan = first(1, LOST_ANSWER)
     objects.write("x", b"any")
-    store.plan = first(len(store.asked) + 1, LOST_ANSWER)
+    store.plan = first(len(store.requests) + 1, LOST_ANSWER)
     with pytest.raises(ConflictError):
         objects.write("y", b"ours", expected="")
     assert objects.read("y").data == b"ours"
 
 
 def test_what_a_person_must_mend_is_told_at_once(objects: Objects, store: FaultyStore) -> None:
-    scheme = store.behind.scheme
+    scheme = store.upstream.scheme
     refusals = {
         "create the bucket": NO_BUCKET[scheme],
         "403 .*sa@p .*; let these credentials": FORBIDDEN[scheme],
     }
     for words, fault in refusals.items():
-        count = len(store.asked)
+        count = len(store.requests)
         store.plan = always(fault)
         with pytest.raises(OSError, match=words) as raised:
             objects.read("x")
         assert not isinstance(raised.value, UnavailableError | FileNotFoundError | ConflictError)
-        assert len(store.asked) == count + 1
+        assert len(store.requests) == count + 1
 
 
 def test_a_bucket_that_is_not_there(store: FaultyStore) -> None:
-    objects = bucket(Uri(store.behind.scheme, "nowhere") / "x")
+    objects = bucket(Uri(store.upstream.scheme, "nowhere") / "x")
     operations: list[Callable[[], object]] = [
         lambda: objects.read("x"),
         lambda: objects.write("x", b""),
@@ -258,7 +258,7 @@ def test_tokens_that_expire_early_are_renewed(
     tokens = uses = 0
     is_revoked = False
 
-    def plan(asked: Asked) -> Fault | None:
+    def plan(asked: Request) -> Fault | None:
         nonlocal tokens, uses
         if asked.target == "/token":
             if is_revoked:
@@ -271,9 +271,9 @@ def test_tokens_that_expire_early_are_renewed(
 
     with FaultyStore(gcs, plan).serving() as store:
         monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-        monkeypatch.setattr("supervisor.adapters.stores.bucket._GOOGLE", store.front.url)
+        monkeypatch.setattr("supervisor.adapters.stores.bucket._GOOGLE", store.proxied.url)
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
-        (tmp_path / "key.json").write_text(service_account(f"{store.front.url}/token"))
+        (tmp_path / "key.json").write_text(service_account(f"{store.proxied.url}/token"))
         objects = bucket(gcs.root / uuid.uuid4().hex, bound=5.0)
         for _ in range(4):
             all_operations(objects)

@@ -127,9 +127,11 @@ def test_an_upgrade_in_the_middle_of_a_job(
     )
     result = supervise(config)
     assert result.code == 76, result.err
-    assert result.told("attempt-started", attempt=3)
-    assert not result.told("attempt-started", attempt=5), "two of three restarts were used before"
-    assert result.told("budget-used", restarts=3, max_num_restarts=3)
+    assert result.has_event("attempt-started", attempt=3)
+    assert not result.has_event("attempt-started", attempt=5), (
+        "two of three restarts were used before"
+    )
+    assert result.has_event("budget-used", restarts=3, max_num_restarts=3)
     numbers = [record["attempt"] for record in result.summary["attempts"]]
     assert numbers == [3, 4] or numbers == [1, 2, 3, 4]
     journal = FileJournal(LocalStorage(model_dir))

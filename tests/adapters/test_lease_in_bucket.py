@@ -23,7 +23,7 @@ from supervisor.adapters.stores.lease_places import LEASE, LeaseObject
 from supervisor.host.identity import Identity
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
-from tests.faulty_store import LOST_ANSWER, STALE, Asked, Fault, FaultyStore, answered
+from tests.faulty_store import LOST_ANSWER, STALE, Fault, FaultyStore, Request, answered
 from tests.memory_objects import MemoryObjects
 from tests.running import eventually
 
@@ -75,7 +75,7 @@ def body(objects: Objects) -> dict[str, object]:
     return dict(json.loads(objects.read(LEASE).data))
 
 
-def is_write(asked: Asked) -> bool:
+def is_write(asked: Request) -> bool:
     return asked.method in ("POST", "PUT")
 
 
@@ -139,8 +139,8 @@ def test_an_outage_within_the_time_is_survived(objects: Objects, store: FaultySt
     owner = Owner(objects, PATIENT)
     owner.lease.acquire()
     store.plan = lambda asked: DOWN
-    asked = len(store.asked)
-    assert eventually(lambda: len(store.asked) > asked + 3)
+    asked = len(store.requests)
+    assert eventually(lambda: len(store.requests) > asked + 3)
     store.plan = lambda asked: None
     assert owner.renews()
     owner.lease.check()
@@ -163,7 +163,7 @@ def test_lost_answers_lose_no_lease(objects: Objects, store: FaultyStore) -> Non
     """The store did what was asked, and refuses it the second time: that conflict is our own."""
     writes = 0
 
-    def plan(asked: Asked) -> Fault | None:
+    def plan(asked: Request) -> Fault | None:
         nonlocal writes
         writes += is_write(asked)
         return LOST_ANSWER if is_write(asked) and writes % 3 == 1 else None
@@ -183,13 +183,13 @@ def test_what_was_there_before_us_is_no_takeover(objects: Objects, store: Faulty
     objects.write(LEASE, theirs(1, owner=gone.to_json()))
     owner = Owner(objects, PATIENT)
     owner.lease.acquire()
-    faults: list[Callable[[Asked], Fault | None]] = [
+    faults: list[Callable[[Request], Fault | None]] = [
         lambda asked: LOST_ANSWER if is_write(asked) else None,
         lambda asked: None if is_write(asked) else STALE,
     ]
     stale = 0
 
-    def plan(asked: Asked) -> Fault | None:
+    def plan(asked: Request) -> Fault | None:
         nonlocal stale
         fault = faults[stale > 0](asked)
         stale += fault is not None

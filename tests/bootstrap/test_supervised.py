@@ -73,11 +73,11 @@ def test_a_jax_program_with_orbax_crashes_and_resumes(
     argv = [sys.executable, str(program), "{attempt}", "{model_dir}/checkpoints"]
     result = supervise(config(model_dir, argv, success={"step": 6}))
     assert result.code == 0, result.log + result.out
-    assert result.told("stage-entered", attempt=1, stage="COMPILING")
-    assert not result.told("stage-entered", stage="SAVING"), "one line a commit is enough"
+    assert result.has_event("stage-entered", attempt=1, stage="COMPILING")
+    assert not result.has_event("stage-entered", stage="SAVING"), "one line a commit is enough"
     assert len(result.events("checkpoint-committed", step=3)) == 1
-    assert result.told("rank-ended", attempt=1, rank=0, code=1, stage="TRAINING", step=5)
-    assert result.told("stage-entered", attempt=2, stage="RESTORING")
+    assert result.has_event("rank-ended", attempt=1, rank=0, code=1, stage="TRAINING", step=5)
+    assert result.has_event("stage-entered", attempt=2, stage="RESTORING")
     assert b"imported ahead: False" in result.rank_log(1)
     assert b"imported ahead: True" in result.rank_log(2)
     failure = result.summary["attempts"][0]["failure"]
@@ -97,7 +97,7 @@ def test_a_compile_error_ends_the_job(
     result = supervise(config(model_dir, [sys.executable, str(program)]))
     assert result.code == 70, result.log
     assert result.attempts == 1
-    assert result.told("rank-ended", code=1, stage="COMPILING")
+    assert result.has_event("rank-ended", code=1, stage="COMPILING")
     assert "TracerBoolConversionError" in result.summary["attempts"][0]["failure"]["root_cause"]
 
 
@@ -129,7 +129,7 @@ def test_a_mere_exit_is_judged_by_its_code(
     assert result.code == 0, result.log
     assert result.summary["attempts"][0]["failure"]["root_cause"] == f"exit code {code}"
     used = {"restarts": 0, "preemptions": 0} | {spends: 1}
-    assert result.told("budget-used", **used)
+    assert result.has_event("budget-used", **used)
 
 
 def test_a_quiet_program_is_not_taken_for_hung(
@@ -214,6 +214,6 @@ def test_orbax_s_own_way_to_be_preempted(
     result = running.result(timeout=120)
     assert (result.code, result.attempts) == (0, 2), result.log
     assert b"SIGTERM caught" in result.rank_log(1) or quiet
-    assert result.told("worker-told-to-stop", rank=0)
+    assert result.has_event("worker-told-to-stop", rank=0)
     assert result.event("attempt-started", attempt=2)["step"] is not None
     assert result.summary["attempts"][0]["failure"]["charge"] == "preemptions"

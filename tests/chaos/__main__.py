@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.chaos.run import Report, run_storm
+from tests.chaos.run import Report, run
 from tests.chaos.table import as_json, summary, table
 from tests.running import may_mount
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"seed {seed}; again: {again}", flush=True)
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    report = run_storm(seed, count, folder, own_disk=options.own_disk, say=_say)
+    report = run(seed, count, folder, own_disk=options.own_disk, say=_say)
     _print(report, time.monotonic() - began)
     if options.json is not None:
         told = as_json(report.outcomes, report.checks, report.skipped)

@@ -199,6 +199,6 @@ def _secrets(job: Job, outcomes: list[Outcome]) -> Iterator[str]:
             redacted += b"[redacted]" in content
             if SECRET.encode() in content and not re.fullmatch(r"rank\d+\..*", path.name):
                 yield str(path.relative_to(job.model_dir))
-    died_of_it = any(SECRET in str(one.fault.drill) and one.at is not None for one in outcomes)
+    died_of_it = any(SECRET in str(one.fault.injected) and one.at is not None for one in outcomes)
     if died_of_it and not redacted:
         yield "no file had anything to redact: the check shows nothing"

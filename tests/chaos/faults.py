@@ -30,13 +30,13 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault. Exactly one of `drill` and `strike` is set."""
+    """One kind of fault. Exactly one of `injected` and `strike` is set."""
 
     group: str
     name: str
-    sign: str
+    expected_line: str
     """A regular expression for the supervisor's line that shows that it has noticed the fault."""
-    drill: dict[str, Any] | None = None
+    injected: dict[str, Any] | None = None
     strike: Strike | None = None
     effect: Effect = Effect.ATTEMPT
     exit_code: int | None = None
@@ -49,7 +49,7 @@ class Fault:
     @property
     def stage(self) -> str | None:
         """The stage in which the fault strikes; None: it strikes at a step."""
-        return self.drill.get("stage") if self.drill is not None else None
+        return self.injected.get("stage") if self.injected is not None else None
 
     @property
     def at_the_end(self) -> bool:
@@ -74,7 +74,7 @@ _OUTSIDE_SIGNALS = {
     "SIGALRM": "unknown",
     "SIGXCPU": "limit-signal",
 }
-_DRILLED_SIGNALS = {
+_INJECTED_SIGNALS = {
     "SIGKILL": "sigkill",
     "SIGTERM": "sigterm",
     "SIGSEGV": "crash",
@@ -124,35 +124,35 @@ _IN_STAGES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def _what(drill: dict[str, Any]) -> str:
-    name = str(drill.get("signal") or drill["exception"].rpartition(".")[2])
-    message = drill.get("message", "").partition(":")[0]
+def _what(fault: dict[str, Any]) -> str:
+    name = str(fault.get("signal") or fault["exception"].rpartition(".")[2])
+    message = fault.get("message", "").partition(":")[0]
     return f"{name} ({message})" if message else name
 
 
-def _drills() -> list[Fault]:
-    found = [Fault("drill: hang", "hang after a step", _rule("hang"), {"hang": True})]
-    for name, rule in _DRILLED_SIGNALS.items():
-        found.append(Fault("drill: signal", f"{name} by itself", _rule(rule), {"signal": name}))
+def _injected() -> list[Fault]:
+    found = [Fault("injected: hang", "hang after a step", _rule("hang"), {"hang": True})]
+    for name, rule in _INJECTED_SIGNALS.items():
+        found.append(Fault("injected: signal", f"{name} by itself", _rule(rule), {"signal": name}))
     for code, rule in _EXIT_CODES.items():
         name = f"exit code {code}"
-        found.append(Fault("drill: exit code", name, _rule(rule), {"exit_code": code}))
+        found.append(Fault("injected: exit code", name, _rule(rule), {"exit_code": code}))
     for kind, message, rule in _EXCEPTIONS:
         raised = {"exception": kind, "message": message}
-        found.append(Fault("drill: exception", _what(raised), _rule(rule), raised))
+        found.append(Fault("injected: exception", _what(raised), _rule(rule), raised))
     for stage in _HANGS:
         hang = {"stage": stage, "hang": True}
-        found.append(Fault("drill: hang", f"hang in {stage}", _rule("hang"), hang))
+        found.append(Fault("injected: hang", f"hang in {stage}", _rule("hang"), hang))
     for stage, fault, rule in _IN_STAGES:
-        sign = _rule(rule or "backend-failed")
+        expected = _rule(rule or "backend-failed")
         name = f"{_what(fault)} in {stage}"
-        found.append(Fault("drill: stage", name, sign, {"stage": stage, **fault}))
+        found.append(Fault("injected: stage", name, expected, {"stage": stage, **fault}))
     return found
 
 
 def _outside() -> list[Fault]:
-    def fault(group: str, name: str, sign: str, strike: Strike, effect: Effect) -> Fault:
-        return Fault(group, name, sign, strike=strike, effect=effect)
+    def fault(group: str, name: str, expected: str, strike: Strike, effect: Effect) -> Fault:
+        return Fault(group, name, expected, strike=strike, effect=effect)
 
     signals = [
         fault(
@@ -224,8 +224,10 @@ def _outside() -> list[Fault]:
 
 
 def _harmless() -> list[Fault]:
-    def fault(group: str, name: str, strike: Strike, sign: str = "", seconds: float = 0.0) -> Fault:
-        return Fault(group, name, sign, strike=strike, effect=Effect.NOTHING, seconds=seconds)
+    def fault(
+        group: str, name: str, strike: Strike, expected: str = "", seconds: float = 0.0
+    ) -> Fault:
+        return Fault(group, name, expected, strike=strike, effect=Effect.NOTHING, seconds=seconds)
 
     return [
         fault("harmless", "SIGINT to the trainer", strikes.signal_to_trainer("SIGINT")),
@@ -272,12 +274,12 @@ def _ends_of_runs() -> list[Fault]:
     def killed(name: str, strike: Strike, code: int = -9) -> Fault:
         return Fault("supervisor: killed", name, _KILLED, None, strike, Effect.RUN, code)
 
-    def damaged(name: str, strike: Strike, sign: str) -> Fault:
-        return Fault("damage", name, sign, None, strike, Effect.RUN, exit_code=-9)
+    def damaged(name: str, strike: Strike, expected: str) -> Fault:
+        return Fault("damage", name, expected, None, strike, Effect.RUN, exit_code=-9)
 
     def stopped(name: str, strike: Strike, code: int) -> Fault:
-        sign = f"DRAINED, exit code {code}"
-        return Fault("supervisor: stopped", name, sign, None, strike, Effect.RUN, code)
+        expected = f"DRAINED, exit code {code}"
+        return Fault("supervisor: stopped", name, expected, None, strike, Effect.RUN, code)
 
     return [
         killed("SIGKILL to the supervisor", strikes.signals_to_supervisor("SIGKILL")),
@@ -299,5 +301,5 @@ def _ends_of_runs() -> list[Fault]:
     ]
 
 
-CATALOGUE: tuple[Fault, ...] = (*_drills(), *_outside(), *_harmless(), *_ends_of_runs())
+CATALOGUE: tuple[Fault, ...] = (*_injected(), *_outside(), *_harmless(), *_ends_of_runs())
 """Every kind of fault that the storm knows."""

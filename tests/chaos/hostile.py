@@ -23,7 +23,7 @@ from tests.chaos.job import Job, StormError
 
 Strike = Callable[[Job], str]
 
-_YEARS = itertools.count(900_000)
+_STEP_NAMES = itertools.count(900_000)
 """Names that look like steps; the trainer never reaches these steps."""
 _NESTED = b"[" * 200_000
 
@@ -117,7 +117,7 @@ def link_attempt_outside(job: Job) -> str:
 
 
 def _new_step(job: Job) -> Path:
-    folder = job.checkpoints / str(next(_YEARS))
+    folder = job.checkpoints / str(next(_STEP_NAMES))
     folder.mkdir()
     return folder
 

@@ -106,11 +106,11 @@ class Job:
 
     # --- the command ------------------------------------------------------------------------
 
-    def run(self, drills: list[dict[str, Any]]) -> None:
+    def run(self, injected: list[dict[str, Any]]) -> None:
         """Run the command with these `faults` in the config."""
         self.runs += 1
         self.pid = self.step = None
-        self._write_config(drills)
+        self._write_config(injected)
         self._process = self._start(subprocess.PIPE, self.folder / f"run{self.runs}.stderr")
         reader = threading.Thread(target=self._read, args=(self._process, self.runs), daemon=True)
         reader.start()
@@ -206,8 +206,8 @@ class Job:
 
     # --- starting ---------------------------------------------------------------------------
 
-    def _write_config(self, drills: list[dict[str, Any]]) -> None:
-        config = {"trainer": {**self._config["trainer"], "faults": drills}}
+    def _write_config(self, injected: list[dict[str, Any]]) -> None:
+        config = {"trainer": {**self._config["trainer"], "faults": injected}}
         (self.folder / "trainer.yaml").write_text(yaml.safe_dump(config))
 
     def _start(self, stdout: int, stderr: Path) -> subprocess.Popen[bytes]:

@@ -12,7 +12,7 @@ from tests.chaos.checks import Check, check
 from tests.chaos.faults import CATALOGUE
 from tests.chaos.job import Job, StormError
 from tests.chaos.schedule import Schedule, make_schedule
-from tests.chaos.storm import Outcome, Struck, outcomes, ride
+from tests.chaos.storm import Outcome, Struck, outcomes, run_storm
 from tests.training.harness import tiny
 
 _DISK = "64m"
@@ -45,7 +45,7 @@ class Report:
         return all(one.holds for one in self.checks)
 
 
-def run_storm(
+def run(
     seed: int,
     count: int | None,
     folder: Path,
@@ -95,7 +95,7 @@ def _storm(schedule: Schedule, job: Job, config: dict[str, Any], undisturbed: Pa
     failed: list[Check] = []
     code = -1
     try:
-        code = ride(chapters, job, struck)
+        code = run_storm(chapters, job, struck)
     except StormError as error:
         failed.append(Check("the storm went as planned", str(error)))
         job.end()

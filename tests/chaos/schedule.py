@@ -32,10 +32,12 @@ class Planned:
     step: int | None
     """None: it strikes in its stage."""
 
-    def drill(self) -> dict[str, Any]:
+    def config_entry(self) -> dict[str, Any]:
         """Return the entry of `faults:` in the config for it."""
-        assert self.fault.drill is not None
-        return self.fault.drill if self.step is None else {**self.fault.drill, "step": self.step}
+        assert self.fault.injected is not None
+        return (
+            self.fault.injected if self.step is None else {**self.fault.injected, "step": self.step}
+        )
 
 
 @dataclass(frozen=True, slots=True)

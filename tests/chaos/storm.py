@@ -44,7 +44,7 @@ class Outcome:
     problem: str = ""
 
 
-def ride(chapters: list[Chapter], job: Job, struck: list[Struck]) -> int:
+def run_storm(chapters: list[Chapter], job: Job, struck: list[Struck]) -> int:
     """Run the job through the storm to its end; returns its exit code.
 
     Adds the faults that strike to `struck`, and replaces `chapters` by what was really carried out.
@@ -52,20 +52,20 @@ def ride(chapters: list[Chapter], job: Job, struck: list[Struck]) -> int:
     Raises:
         StormError: something that must happen did not.
     """
-    drills: list[dict[str, Any]] = []
+    injected: list[dict[str, Any]] = []
     for index, planned_chapter in enumerate(chapters):
         chapter = chapters[index] = planned_chapter.from_step(_last_step(job.lines) or 0)
-        drills.extend(planned.drill() for planned in drills_of(chapter))
-        job.run(drills)
+        injected.extend(planned.config_entry() for planned in injected_by(chapter))
+        job.run(injected)
         for planned in chapter.at_steps:
             if planned.fault.strike is not None:
                 struck.append(_strike(planned, job))
     return job.exit_code(timeout=120.0)
 
 
-def drills_of(chapter: Chapter) -> list[Planned]:
-    """Return the drills that a chapter adds to the config, in their order in the config."""
-    return [p for p in chapter.planned if p.fault.drill is not None]
+def injected_by(chapter: Chapter) -> list[Planned]:
+    """Return the injected faults that a chapter adds to the config, in the same order."""
+    return [p for p in chapter.planned if p.fault.injected is not None]
 
 
 def _strike(planned: Planned, job: Job) -> Struck:
@@ -107,12 +107,12 @@ def outcomes(chapters: list[Chapter], struck: list[Struck], job: Job) -> list[Ou
 
 
 def _fired(chapters: list[Chapter], job: Job) -> list[Struck]:
-    drills = [planned for chapter in chapters for planned in drills_of(chapter)]
+    injected = [planned for chapter in chapters for planned in injected_by(chapter)]
     found = []
     for index, line in enumerate(job.lines):
         match = _FIRING.match(line.text) if line.source is None else None
         if match:
-            planned = drills[int(match[1])]
+            planned = injected[int(match[1])]
             step = planned.step if planned.step is not None else _last_step(job.lines[:index])
             found.append(Struck(planned, line.at, step, index, line.attempt))
     return found
@@ -124,17 +124,17 @@ def _last_step(lines: list[Line]) -> int | None:
 
 def _outcome(one: Struck, job: Job) -> Outcome:
     fault = one.planned.fault
-    sign = job.find(fault.sign, one.index) if fault.sign else None
+    seen = job.find(fault.expected_line, one.index) if fault.expected_line else None
     next_step = _next_step(one, job.lines)
     return Outcome(
         fault,
         at=one.at,
         step=one.step,
-        noticed=_noticed(one, sign, job),
-        noticed_after=sign.at - one.at if sign is not None else None,
+        noticed=_noticed(one, seen, job),
+        noticed_after=seen.at - one.at if seen is not None else None,
         next_step_after=next_step.at - one.at if next_step is not None else None,
         then=_then(one, next_step, job),
-        problem=_problem(one, sign, next_step),
+        problem=_problem(one, seen, next_step),
     )
 
 
@@ -150,16 +150,16 @@ def _next_step(one: Struck, lines: list[Line]) -> Line | None:
     return None
 
 
-def _noticed(one: Struck, sign: Line | None, job: Job) -> str:
+def _noticed(one: Struck, seen: Line | None, job: Job) -> str:
     parts = [one.told]
     if one.exit_code is not None:
         parts.append(f"exit code {one.exit_code}")
-    if sign is not None and (match := _VERDICT.search(sign.text)):
+    if seen is not None and (match := _VERDICT.search(seen.text)):
         failed = job.find("^failed: ", one.index)
         cause = failed.text.removeprefix("failed: ").partition(";")[0] if failed else ""
         parts.append(f"{match[2]}: {cause} -> {match[1]}")
-    elif sign is not None:
-        parts.append(sign.text)
+    elif seen is not None:
+        parts.append(seen.text)
     return ", ".join(filter(None, parts)) or "nothing to notice"
 
 
@@ -176,17 +176,17 @@ def _then(one: Struck, next_step: Line | None, job: Job) -> str:
     return f"{again}attempt {next_step.attempt} from {found[0] if found else 'the beginning'}"
 
 
-def _problem(one: Struck, sign: Line | None, next_step: Line | None) -> str:
+def _problem(one: Struck, seen: Line | None, next_step: Line | None) -> str:
     fault = one.planned.fault
-    if fault.sign and sign is None:
-        return f"nobody said {fault.sign!r}"
+    if fault.expected_line and seen is None:
+        return f"nobody said {fault.expected_line!r}"
     if one.exit_code != fault.exit_code:
         return f"the command ended with {one.exit_code}, not {fault.exit_code}"
     if next_step is None:
         return "no step followed"
     if fault.effect is Effect.NOTHING and next_step.attempt != one.attempt:
         return f"attempt {one.attempt} ended, although the fault is harmless"
-    late = sign is not None and sign.at > next_step.at
+    late = seen is not None and seen.at > next_step.at
     if late and fault.effect is not Effect.NOTHING:
         return "it was noticed only after the next step"
     return ""

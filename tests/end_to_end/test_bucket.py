@@ -21,7 +21,7 @@ import pytest
 from supervisor.adapters.stores.bucket import bucket
 from supervisor.protocol.location import Uri
 from tests.emulators import Emulator
-from tests.faulty_store import LOST_ANSWER, RESET, Asked, Fault, FaultyStore, answered, slow
+from tests.faulty_store import LOST_ANSWER, RESET, Fault, FaultyStore, Request, answered, slow
 from tests.running import Result, Start
 from tests.training.harness import assert_same_bits, final_state
 from tests.vanishing.cloud import Cloud
@@ -88,7 +88,7 @@ def test_whenever_the_machine_goes_another_goes_on(cloud: Cloud, whole: TrainSta
         machine.vanish()
     result = cloud.machine(job).running.result()
     assert result.code == 0, result.out + result.err
-    assert result.told("job-resumed", attempts=4, restarts=0, max_num_restarts=2)
+    assert result.has_event("job-resumed", attempts=4, restarts=0, max_num_restarts=2)
     assert cloud.attempts() == [1, 2, 3, 4, 5]
     status = json.loads(bucket(cloud.place).read("status.json").data)
     assert (status["status"], status["exit_code"], status["step"]) == ("SUCCEEDED", 0, STEPS)
@@ -96,7 +96,7 @@ def test_whenever_the_machine_goes_another_goes_on(cloud: Cloud, whole: TrainSta
 
     again = cloud.machine(job).running.result()
     assert again.code == 0
-    assert not again.told("attempt-started"), "the job is done, wherever one looks from"
+    assert not again.has_event("attempt-started"), "the job is done, wherever one looks from"
 
 
 COMPILES = """\
@@ -174,7 +174,7 @@ def test_what_an_old_disk_knows_does_not_count(cloud: Cloud, whole: TrainState) 
     second.vanish()
     result = cloud.machine(job, first.disk).running.result()
     assert result.code == 0, result.out + result.err
-    assert result.told("job-resumed", attempts=2, restarts=0, max_num_restarts=2)
+    assert result.has_event("job-resumed", attempts=2, restarts=0, max_num_restarts=2)
     assert cloud.attempts() == [1, 2, 3]
     log = cloud.log()
     assert [log.count(f"starting attempt {number} ") for number in (1, 2, 3)] == [1, 1, 1]
@@ -208,14 +208,14 @@ def test_a_command_leaves_the_sign_of_its_success_in_the_bucket(cloud: Cloud) ->
 def test_a_sign_that_nobody_can_look_for_is_nobodys_failure(cloud: Cloud, gcs: Emulator) -> None:
     answers = threading.Event()
 
-    def away(asked: Asked) -> Fault | None:
+    def away(asked: Request) -> Fault | None:
         looks = asked.method == "GET" and "done1" in asked.target
         return answered(503) if looks and not answers.is_set() else None
 
     store = FaultyStore(gcs, away)
     with store.serving():
         job = signing(cloud.place, "done1")
-        running = cloud.machine(job, environ=store.front.env).running
+        running = cloud.machine(job, environ=store.proxied.env).running
         running.wait_for_event("attempt-failed", 100.0, code="success-file")
         answers.set()
         result = running.result(timeout=100.0)
@@ -233,7 +233,7 @@ def test_of_two_machines_one_has_the_job(cloud: Cloud) -> None:
     second = cloud.machine(job).running.result(timeout=100.0)
     assert second.code == 73
     assert "is owned by" in second.err
-    assert not second.told("attempt-started")
+    assert not second.has_event("attempt-started")
     told = status(cloud)
     assert f"in {cloud.place}" in told
     assert f"supervisor: {first.process.pid} on " in told
@@ -258,7 +258,7 @@ def test_a_bucket_that_is_not_there_is_a_mistake_in_the_config(
     assert "Traceback" not in result.err
 
 
-def flaky(lots: random.Random, asked: Asked) -> Fault | None:
+def flaky(lots: random.Random, asked: Request) -> Fault | None:
     """One request in thirty goes wrong, in all the ways that pass."""
     if lots.random() < 29 / 30:
         return None
@@ -272,7 +272,7 @@ def test_a_storm_of_storage_faults_is_nobodys_failure(cloud: Cloud, gcs: Emulato
     job = in_bucket(cloud.place)
     job["trainer"]["init"]["loop"]["max_steps"] = 20
     with store.serving():
-        result = cloud.machine(job, environ=store.front.env).running.result(timeout=300.0)
+        result = cloud.machine(job, environ=store.proxied.env).running.result(timeout=300.0)
     assert result.code == 0, result.out + result.err
-    assert len(store.asked) > 200
+    assert len(store.requests) > 200
     assert cloud.summary()["restarts_used"] == 0

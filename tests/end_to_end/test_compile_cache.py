@@ -73,8 +73,10 @@ def test_our_trainer_loads_its_steps_and_ends_with_the_same_bits(
     result = supervise(struck)
     assert result.code == 0, result.log
     for program in ("train step", "evaluation step"):
-        assert result.told("program-compiled", attempt=1, program=program)
-        assert result.told("program-loaded", attempt=2, program=program, place="its executable")
+        assert result.has_event("program-compiled", attempt=1, program=program)
+        assert result.has_event(
+            "program-loaded", attempt=2, program=program, place="its executable"
+        )
     assert_same_bits(final_state(struck, model_dir), undisturbed)
 
 

@@ -44,7 +44,7 @@ def assert_drained(result: Result) -> None:
 
 def assert_saved_where_it_was(result: Result) -> int:
     """The last step that the trainer logged is the newest committed one."""
-    assert result.told("rank-ended", rank=0, signal="SIGTERM", stage="SAVING")
+    assert result.has_event("rank-ended", rank=0, signal="SIGTERM", stage="SAVING")
     logged = re.findall(rb"^step (\d+)  loss", result.rank_log(1), re.MULTILINE)
     saved = result.summary["highest_committed_step"]
     assert saved == int(logged[-1])
@@ -77,7 +77,7 @@ def test_sigterm_to_the_whole_group_before_there_is_anything_to_save(
     signal_group(running, order)
     result = running.result()
     assert_drained(result)
-    assert result.told("rank-ended", rank=0, signal="SIGTERM", stage="COMPILING")
+    assert result.has_event("rank-ended", rank=0, signal="SIGTERM", stage="COMPILING")
 
 
 def test_a_drain_before_the_first_step_loses_nothing(
@@ -92,11 +92,11 @@ def test_a_drain_before_the_first_step_loses_nothing(
         running.signal(signal.SIGTERM)
         stopped = running.result()
         assert stopped.code == 75
-        assert stopped.told("rank-ended", attempt=attempt, rank=0, signal="SIGTERM")
+        assert stopped.has_event("rank-ended", attempt=attempt, rank=0, signal="SIGTERM")
         assert stopped.summary["highest_committed_step"] == 5
     again = supervise(job, "--set", "trainer.init.loop.max_steps=7", env=cache)
     assert again.code == 0
-    assert again.told("state-restored", step=5)
+    assert again.has_event("state-restored", step=5)
     assert again.attempts == 4
 
 
@@ -112,7 +112,7 @@ def test_a_drain_breaks_an_evaluation_off_and_saves(
     result = running.result()
     assert_drained(result)
     assert assert_saved_where_it_was(result) == 3
-    assert not result.told("evaluated")
+    assert not result.has_event("evaluated")
 
 
 def test_a_hail_of_sigterms_during_the_save_does_not_corrupt_it(
@@ -126,7 +126,7 @@ def test_a_hail_of_sigterms_during_the_save_does_not_corrupt_it(
     result = running.result()
     assert result.code == 0, result.log
     assert sent > 1
-    assert result.told("rank-ended", rank=0, signal="SIGTERM", stage="SAVING")
+    assert result.has_event("rank-ended", rank=0, signal="SIGTERM", stage="SAVING")
     assert result.event("state-restored", attempt=2)["step"] in (7, 8)
     assert_same_bits(final_state(struck, model_dir), undisturbed)
 

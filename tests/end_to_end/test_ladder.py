@@ -42,15 +42,15 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     assert "its devices are to blame: nothing is charged" in second["reason"]
     (bad,) = running.events("device-bad", unit="5", found=True)
     assert bad["reason"].startswith("simulated: a wrong result of a matrix product")
-    assert running.told("rung-changed", before=8, num_devices=4)
+    assert running.has_event("rung-changed", before=8, num_devices=4)
 
     simulated.mark_healthy(file, "5")
     running.wait_for_event("devices-found", attempt=2, num_devices=4)
     simulated.mark_lost(file, "1", "2", "6", "7")
     third = running.wait_for_event("attempt-started", attempt=3)
     assert (third["num_devices"], third["units"]) == (2, ["0", "3"])
-    assert running.told("device-bad", unit="1", reason="simulated: not found", found=False)
-    assert running.told("rung-changed", before=4, num_devices=2)
+    assert running.has_event("device-bad", unit="1", reason="simulated: not found", found=False)
+    assert running.has_event("rung-changed", before=4, num_devices=2)
 
     assert main(["status", str(running.model_dir)]) == 0
     told = capfd.readouterr().out
@@ -68,7 +68,7 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     simulated.mark_healthy(file, "1", "2", "6", "7")
     os.kill(trainer_of(running, 3), signal.SIGKILL)
     running.wait_for_event("attempt-started", attempt=4)
-    assert running.told("rung-changed", before=2, num_devices=8)
+    assert running.has_event("rung-changed", before=2, num_devices=8)
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75, result.log
@@ -116,7 +116,7 @@ def test_growing_back_at_a_checkpoint_costs_nothing(
     assert "it made way for a larger rung: nothing is charged" in third["reason"]
     looked = [told["reason"] for told in running.events("devices-probing")]
     assert any("whether more than 2 devices can be used again" in each for each in looked)
-    assert running.told("larger-rung-seen")
+    assert running.has_event("larger-rung-seen")
     (stopped,) = running.events("workers-told-to-stop")
     assert "a larger rung has been well for a while" in stopped["reason"]
     running.signal(signal.SIGTERM)

@@ -34,10 +34,10 @@ def test_a_restart_on_a_smaller_rung_finds_its_steps_compiled(start: Start, tmp_
     os.kill(worker, signal.SIGCONT)
     recovery = running.wait_for_event("recovered", attempt=2)
     assert "imports" not in recovery["parts"]
-    assert running.told("rung-changed", before=4, num_devices=2)
-    assert running.told("standby-used", kind="imports")
-    assert running.told("program-loaded", attempt=2, program="train step")
+    assert running.has_event("rung-changed", before=4, num_devices=2)
+    assert running.has_event("standby-used", kind="imports")
+    assert running.has_event("program-loaded", attempt=2, program="train step")
     running.wait_for_event("program-loaded", attempt=2, program="evaluation step")
-    assert not running.told("program-compiled", attempt=2)
+    assert not running.has_event("program-compiled", attempt=2)
     running.signal(signal.SIGTERM)
     assert running.result().code == 75

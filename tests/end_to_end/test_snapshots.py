@@ -65,7 +65,7 @@ def test_used_after_a_kill_once_and_not_after_an_exception(
     result = running.result()
 
     assert result.code == 0, result.log
-    assert result.told("standby-used", kind="imports")
+    assert result.has_event("standby-used", kind="imports")
     records = result.summary["attempts"]
     assert [(one["starting_step"], one["from_snapshot"]) for one in records[:4]] == [
         (None, False),
@@ -83,5 +83,5 @@ def test_used_after_a_kill_once_and_not_after_an_exception(
         "after this failure (an exception) the state in memory is not trusted",
     ]
     used = {"restarts": 3, "max_num_restarts": 4}
-    assert result.told("budget-used", **used), "that was no progress"
+    assert result.has_event("budget-used", **used), "that was no progress"
     assert_same_bits(final_state(job, tmp_path / "run"), undisturbed)

@@ -27,9 +27,9 @@ def test_a_ready_standby_goes_on_from_memory_with_the_same_bits(
     os.kill(worker, signal.SIGKILL)
     result = running.result()
     assert result.code == 0, result.log
-    assert result.told("standby-used", kind="ready")
-    assert result.told("workers-started", attempt=2, pids=[standby], standby=True)
-    assert result.told("snapshot-restored", attempt=2, step=15)
+    assert result.has_event("standby-used", kind="ready")
+    assert result.has_event("workers-started", attempt=2, pids=[standby], standby=True)
+    assert result.has_event("snapshot-restored", attempt=2, step=15)
     recovery = result.summary["attempts"][1]["recovery"]
     assert "imports" not in recovery["parts"]
     assert recovery["lost_steps"] <= 1

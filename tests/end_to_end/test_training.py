@@ -84,7 +84,7 @@ def check_recoveries(result: Result) -> None:
         assert sum(told["parts"].values()) == pytest.approx(told["seconds"], abs=1e-3)
         step = told["first_completed_step"]
         assert 0 <= told["lost_steps"] <= 17 - step
-        assert result.told("recovered", attempt=attempt["attempt"], step=step)
+        assert result.has_event("recovered", attempt=attempt["attempt"], step=step)
 
 
 def test_a_stopped_job_saves_and_goes_on_where_it_was(
@@ -101,7 +101,7 @@ def test_a_stopped_job_saves_and_goes_on_where_it_was(
     target = str(saved + 3)
     again = supervise(job, "--set", f"trainer.init.loop.max_steps={target}", env=cache)
     assert again.code == 0
-    assert again.told("state-restored", step=saved)
+    assert again.has_event("state-restored", step=saved)
     assert again.summary["preemptions_used"] == 0
 
 
@@ -118,7 +118,7 @@ def test_a_trainer_that_is_told_to_stop_by_somebody_else_is_preempted(
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75
-    assert result.told("budget-used", restarts=0, preemptions=1, max_num_preemptions=20)
+    assert result.has_event("budget-used", restarts=0, preemptions=1, max_num_preemptions=20)
 
 
 def test_exit_0_before_the_target_step_is_charged_and_restarted(
@@ -128,7 +128,7 @@ def test_exit_0_before_the_target_step_is_charged_and_restarted(
     assert result.code == 0
     failure = result.summary["attempts"][0]["failure"]
     assert (failure["rule"], failure["charge"]) == ("early-exit", "restarts")
-    assert result.told("budget-used", restarts=1, max_num_restarts=2)
+    assert result.has_event("budget-used", restarts=1, max_num_restarts=2)
 
 
 def test_a_failed_assertion_in_the_trainer_ends_the_job(
@@ -153,7 +153,7 @@ def test_a_job_whose_only_checkpoint_is_damaged_ends_and_says_what_to_do(
     assert result.attempts == 3, "two of them found no checkpoint that is not damaged"
     told = result.event("checkpoint-damaged", level="warning", step=5)
     assert "moved to corrupt/5-1" in told["text"]
-    assert result.told("verdict", code="no-usable-checkpoint")
+    assert result.has_event("verdict", code="no-usable-checkpoint")
     failed = result.events("attempt-failed", code="no-usable-checkpoint")[-1]
     remedy = f"remove what was moved to {model_dir}/checkpoints/corrupt (5-1, each"
     assert remedy in failed["root_cause"]
@@ -167,7 +167,7 @@ def test_a_missing_tpu_is_an_error_and_never_a_run_on_the_cpu(
     job["trainer"]["init"]["autorestart"]["max_num_restarts"] = 0
     result = supervise(job)
     assert result.code == 70
-    assert result.told("verdict", code="backend-missing")
+    assert result.has_event("verdict", code="backend-missing")
     assert not [told for told in result.events("output") if "completed" in told["text"]]
     assert result.summary["attempts"][0]["ending_step"] is None
 

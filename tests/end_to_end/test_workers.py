@@ -59,10 +59,10 @@ def test_preempted_and_killed_as_one_they_end_with_the_same_bits(
     assert (first["failure"]["rule"], second["failure"]["rule"]) == ("sigterm", "sigkill")
     assert second["failure"]["rank"] == 1
     for rank in (0, 1):
-        assert result.told("rank-ended", attempt=1, rank=rank, signal="SIGTERM")
+        assert result.has_event("rank-ended", attempt=1, rank=rank, signal="SIGTERM")
     assert second["starting_step"] == first["newest_committed_step"] >= 8, "not all saved"
     assert (third["starting_step"], third["from_snapshot"]) == (SNAPSHOT, True)
-    assert result.told("standby-used", kind="imports", number=2)
+    assert result.has_event("standby-used", kind="imports", number=2)
     for step, path in committed_steps(model_dir / "checkpoints"):
         assert (path / MANIFEST).exists(), step
     assert_same_bits(

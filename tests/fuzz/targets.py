@@ -65,8 +65,8 @@ from supervisor.provision import boot, intent
 from tests.adapters.test_hostile_worker import PLAN
 from tests.adapters.test_journal import POLICY, STORY, tell
 from tests.corpus.shapes import SHAPES
-from tests.fuzz.beside import beside
 from tests.fuzz.mutations import TOKENS, mutated
+from tests.fuzz.other_targets import other_targets
 from tests.fuzz.target import Target, in_file
 from tests.memory_objects import MemoryObjects
 
@@ -76,7 +76,7 @@ def targets(folder: Path) -> Iterator[list[Target]]:
     """Yield all formats, with files below `folder`."""
     with _answering() as (host, answer):
         job = [*_in_files(folder), *_in_memory(folder), *_of_servers(folder, host, answer)]
-        yield [*job, *beside(folder, host, answer)]
+        yield [*job, *other_targets(folder, host, answer)]
 
 
 def _in_files(folder: Path) -> Iterator[Target]:
@@ -165,10 +165,6 @@ def _in_memory(folder: Path) -> Iterator[Target]:
         yield Target(
             f"log of {name}", sample, lambda data: processes(data.decode(errors="replace"))
         )
-
-
-def _processes(data: bytes) -> object:
-    return processes(data.decode("utf-8", "replace"))
 
 
 def _of_servers(folder: Path, host: str, answer: Callable[[bytes], None]) -> Iterator[Target]:

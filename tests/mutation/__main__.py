@@ -22,7 +22,7 @@ import hypothesis  # noqa: F401  # loaded once, before the forks
 import pydantic  # noqa: F401
 
 from tests.mutation.mutants import Mutant, mutants
-from tests.mutation.one import JUDGING, noticed
+from tests.mutation.run_one import JUDGING, noticed
 
 Task = tuple[str, Mutant | None]
 """A mutant of a module; None: the unchanged module."""

@@ -50,7 +50,7 @@ _EXIT = WorkerExit(0, code=1)
 
 Known = tuple[Evidence, Success]
 """A failure that is known, and what would have been success."""
-Told = tuple[object, ...]
+RuleDecision = tuple[object, ...]
 """What rules decide about a failure."""
 
 
@@ -77,7 +77,7 @@ def mutants(rules: Sequence[Rule] = RULES) -> Iterator[RuleMutant]:
     """Yield all mutants of the table."""
     for rule in rules:
         yield RuleMutant("left out", {rule.name: None})
-        yield from _turned(rule)
+        yield from _flag_mutants(rule)
     for name in _LISTS:
         sharing: dict[int, list[Rule]] = defaultdict(list)
         for rule in rules:
@@ -124,7 +124,7 @@ def _alternatives(pattern: str) -> list[str]:
     return parts
 
 
-def _turned(rule: Rule) -> Iterator[RuleMutant]:
+def _flag_mutants(rule: Rule) -> Iterator[RuleMutant]:
     """Yield mutants with one flag turned, without the rule's charge, or without its remedy."""
     fatal = rule.verdict is Verdict.FATAL
     flags = [name for name in _FLAGS if getattr(rule, name)]
@@ -193,12 +193,15 @@ class _Decided:
 
     failure: Known
     rules: tuple[Rule, ...]
-    told: Told
+    decision: RuleDecision
     errors: tuple[tuple[Chain, PrintedError], ...]
 
-    def is_told_otherwise(self, mutant: RuleMutant) -> bool:
+    def decides_otherwise(self, mutant: RuleMutant) -> bool:
         """Whether the mutant decides something else about it."""
-        return self._is_touched(mutant) and _told(self.failure, mutant.of(self.rules)) != self.told
+        return (
+            self._is_touched(mutant)
+            and _decide(self.failure, mutant.of(self.rules)) != self.decision
+        )
 
     def _is_touched(self, mutant: RuleMutant) -> bool:
         """Whether the mutant can: a shorter list may still match all that the full list matched."""
@@ -207,7 +210,7 @@ class _Decided:
         return any(
             other is None
             or not _differ_in_words(rule, other)
-            or any(_finds(rule, *error) != _finds(other, *error) for error in self.errors)
+            or any(_matches(rule, *error) != _matches(other, *error) for error in self.errors)
             for rule, other in pairs
         )
 
@@ -217,7 +220,7 @@ def _differ_in_words(rule: Rule, other: Rule) -> bool:
     return replace(other, **changes) == rule
 
 
-def _finds(rule: Rule, chain: Chain, raised: PrintedError) -> bool:
+def _matches(rule: Rule, chain: Chain, raised: PrintedError) -> bool:
     return (
         names_match(rule, raised.names)
         and codes_match(rule, raised.codes)
@@ -237,7 +240,7 @@ def survivors(
             by_rule[name].append(decided)
     for mutant in found:
         decisions = (each for name in mutant.changed for each in by_rule[name])
-        if not any(each.is_told_otherwise(mutant) for each in decisions):
+        if not any(each.decides_otherwise(mutant) for each in decisions):
             yield mutant
 
 
@@ -255,11 +258,11 @@ def _decided(failure: Known, rules: tuple[Rule, ...]) -> tuple[_Decided, set[str
         if each.chain is not None
         for raised in each.chain.members
     )
-    decided = _Decided(failure, few, _told(failure, few), errors)
+    decided = _Decided(failure, few, _decide(failure, few), errors)
     return decided, {judgement.rule.name for judgement in (*judgements, *of_any)}
 
 
-def _told(known: Known, rules: tuple[Rule, ...]) -> Told:
+def _decide(known: Known, rules: tuple[Rule, ...]) -> RuleDecision:
     try:
         failure = judge(*known, rules)
     except (StopIteration, RuntimeError):  # the last rules always match; without them none may

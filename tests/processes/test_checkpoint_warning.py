@@ -118,4 +118,4 @@ def test_commits_that_are_seen_are_no_reason(
     config["trainer"]["command"]["success"] = {"step": 15, "exit_code": 1}
     result = supervise(config)
     assert result.code == 0, result.log
-    assert not result.told("checkpoints-unseen")
+    assert not result.has_event("checkpoints-unseen")

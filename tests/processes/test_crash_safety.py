@@ -122,7 +122,7 @@ def test_a_torn_line_is_cut_off_kept_and_told(supervise: Supervise, model_dir: P
     journal.write_bytes(torn)
     again = supervise(config)
     (kept,) = model_dir.glob(f"{TORN}*")
-    assert again.told("journal-torn", bytes=len(last) // 2, kept=kept.name)
+    assert again.has_event("journal-torn", bytes=len(last) // 2, kept=kept.name)
     assert kept.read_bytes() == last[: len(last) // 2]
     assert again.code == 76
     assert again.attempts == 2, "the end was lost, the charged restart before it was not"

@@ -104,7 +104,7 @@ def test_another_disk_that_is_full_takes_no_output_of_ours(
     result = supervise(shell(model_dir, script, restarts=2))
     assert result.code == 76, result.out
     assert result.summary["attempts"][-1]["failure"]["rule"] == "disk-full"
-    assert not result.told("outputs-deleted")
+    assert not result.has_event("outputs-deleted")
     assert len(list(result.model_dir.glob("*_restartable/attempts/*/rank0.log"))) == 3
 
 
@@ -125,7 +125,7 @@ def test_a_disk_that_stays_full_ends_the_run_and_the_next_goes_on(
     again.model_dir = result.model_dir
     assert again.code == 0, again.out
     assert again.attempts == 2
-    assert again.told("attempt-started", attempt=2, step=2)
+    assert again.has_event("attempt-started", attempt=2, step=2)
 
 
 @needs_mount
@@ -142,7 +142,7 @@ def test_a_disk_that_is_unusable_from_the_start(
     result = after(supervise(shell(model_dir, "exit 9"), prefix=small_disk(model_dir, before)))
     assert result.code == 74
     assert f"cannot be written: {said}" in result.err
-    assert not result.told("attempt-started")
+    assert not result.has_event("attempt-started")
 
 
 @needs_mount
@@ -152,7 +152,7 @@ def test_a_disk_that_becomes_read_only(supervise: Supervise, model_dir: Path) ->
     assert result.code == 74
     assert "journal.jsonl cannot be written: Read-only file system" in result.err
     assert result.event("run-log-unwritable")["reason"] == "Read-only file system"
-    assert result.told("attempt-started", attempt=1)
+    assert result.has_event("attempt-started", attempt=1)
 
 
 def test_a_model_dir_that_is_deleted(supervise: Supervise, model_dir: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_model_dir_that_is_deleted(supervise: Supervise, model_dir: Path) -> N
     assert "was deleted or moved while the job ran" in result.err
     assert "the same command begins a new job now: move model_dir" in result.err
     assert "to resume" not in result.err
-    assert result.told("supervisor-failed")
+    assert result.has_event("supervisor-failed")
     assert "Traceback" not in result.err
     assert not model_dir.exists()
 
@@ -229,7 +229,7 @@ def test_a_deleted_record_is_begun_anew(supervise: Supervise, model_dir: Path) -
     result = supervise(shell(model_dir, script.replace("SETTLED", SETTLED)))
     assert result.code == 0, result.out
     assert result.event("run-log-unwritable")["reason"] == "No such file or directory"
-    assert result.told("attempt-started", attempt=2)
+    assert result.has_event("attempt-started", attempt=2)
     assert [record["attempt"] for record in result.summary["attempts"]] == [1, 2]
 
 

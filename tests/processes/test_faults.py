@@ -46,7 +46,7 @@ def test_worth_another_try(
     assert failure["root_cause"].startswith(root_cause)
     told = result.event("attempt-failed", cause=failure["cause"], place=failure["where"])
     assert told["root_cause"] == failure["root_cause"]
-    assert result.told("budget-used", restarts=1, max_num_restarts=1)
+    assert result.has_event("budget-used", restarts=1, max_num_restarts=1)
     if misbehaviour in ("SIGSEGV", "SIGABRT") and at:
         called = "in misbehave" if misbehaviour == "SIGABRT" else "in <lambda>"
         assert re.fullmatch(rf".*/toy\.py:\d+ {called}", failure["where"])
@@ -77,7 +77,7 @@ def test_a_program_that_asks_a_person_is_told_that_nobody_answers(
     config["trainer"]["command"] = {"argv": [sys.executable, "-c", "input('project? ')"]}
     result = supervise(config)
     assert (result.code, result.attempts) == (70, 2), result.log
-    assert result.told("attempt-failed", attempt=2, cause="there is no standard input")
+    assert result.has_event("attempt-failed", attempt=2, cause="there is no standard input")
 
 
 def test_a_crash_whose_stacks_go_to_standard_error_is_told_with_its_place(
@@ -89,8 +89,8 @@ def test_a_crash_whose_stacks_go_to_standard_error_is_told_with_its_place(
     assert result.code == 76, result.log
     where = result.summary["attempts"][0]["failure"]["where"]
     assert re.fullmatch(r"/.*/toy\.py:\d+ in misbehave", where), result.log
-    assert result.told("attempt-failed", place=where)
-    assert result.told("traceback", text="| Fatal Python error: Aborted")
+    assert result.has_event("attempt-failed", place=where)
+    assert result.has_event("traceback", text="| Fatal Python error: Aborted")
 
 
 def test_a_failed_assertion_ends_at_once(supervise: Supervise, model_dir: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_failed_assertion_ends_at_once(supervise: Supervise, model_dir: Path) 
     assert result.attempts == 1
     failed = result.event("attempt-failed")
     assert failed["root_cause"].endswith("AssertionError: two is not three")
-    assert result.told("verdict", code="own-assertion", verdict="FATAL", certain=True)
+    assert result.has_event("verdict", code="own-assertion", verdict="FATAL", certain=True)
     assert result.event("advice")["advice"].startswith("Fix the program")
     failure = result.summary["attempts"][0]["failure"]
     assert "AssertionError: two is not three" in failure["traceback"]
@@ -135,7 +135,7 @@ def test_progress_refills_the_budget(supervise: Supervise, model_dir: Path) -> N
     result = supervise(script)
     assert result.code == 0, result.log
     assert result.attempts == 6
-    assert result.told("checkpoint-committed")
+    assert result.has_event("checkpoint-committed")
 
 
 def test_a_preemption_does_not_touch_the_restart_budget(
@@ -145,7 +145,7 @@ def test_a_preemption_does_not_touch_the_restart_budget(
     result = supervise(command_config(model_dir, "SIGTERM", "--at", "1", restart=restart))
     assert result.code == 76
     assert result.attempts == 3
-    assert result.told("budget-used", preemptions=2, max_num_preemptions=2)
+    assert result.has_event("budget-used", preemptions=2, max_num_preemptions=2)
 
 
 def test_where_the_job_ends_nobody_is_told_that_it_is_restarted(
@@ -170,7 +170,7 @@ def test_an_uncommitted_checkpoint_is_no_progress(supervise: Supervise, model_di
     (model_dir / "checkpoints" / "11.orbax-checkpoint-tmp").mkdir()
     result = supervise(command_config(model_dir, "SIGKILL", "--at", "1"))
     assert result.code == 76
-    assert result.told("attempt-started", attempt=1, step=None)
+    assert result.has_event("attempt-started", attempt=1, step=None)
     assert result.summary["highest_committed_step"] is None
 
 
@@ -213,8 +213,8 @@ def test_of_hundred_megabytes_the_first_and_the_newest_are_kept(
 
 def test_lies_on_the_progress_pipe_are_told(supervise: Supervise, model_dir: Path) -> None:
     result = supervise(command_config(model_dir, "lie", "--once"))
-    assert result.told("message-refused", rank=0)
-    assert result.told("evidence-unusable", rank=0)
+    assert result.has_event("message-refused", rank=0)
+    assert result.has_event("evidence-unusable", rank=0)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_success_criteria(
     command = {} if success is None else {"success": success}
     result = supervise(command_config(model_dir, *toy, restart={"max_num_restarts": 0}, **command))
     assert result.code == code, result.log
-    assert result.told("success-by-exit-code") == (success is None)
+    assert result.has_event("success-by-exit-code") == (success is None)
 
 
 def test_steps_are_read_from_the_output(supervise: Supervise, model_dir: Path) -> None:

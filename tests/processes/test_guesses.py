@@ -40,7 +40,7 @@ def test_what_is_missing_each_time_is_tried_twice(supervise: Supervise, model_di
     assert (result.code, result.attempts) == (70, 2), result.log
     assert failures(result) == [("FATAL", False)] * 2
     signature = result.summary["attempts"][0]["failure"]["signature"]
-    assert result.told("verdict", code="missing-file", verdict="FATAL", certain=False)
+    assert result.has_event("verdict", code="missing-file", verdict="FATAL", certain=False)
     first, second = result.events("verdict-grounds", level="error")
     assert first["reason"].startswith("a guess: ")
     again = rf"one more attempt in 0\.[01] s; the same failure again .* \(signature {signature}\)"
@@ -81,7 +81,7 @@ def test_an_assertion_of_the_own_code_ends_the_job_at_once(
     result = supervise(config)
     assert (result.code, result.attempts) == (70, 1), result.log
     assert failures(result) == [("FATAL", True)]
-    assert result.told("verdict", code="own-assertion", verdict="FATAL", certain=True)
+    assert result.has_event("verdict", code="own-assertion", verdict="FATAL", certain=True)
     grounds = result.event("verdict-grounds", level="error")
     assert grounds["reason"].startswith("certain: ")
     assert "one more attempt" not in grounds["text"]

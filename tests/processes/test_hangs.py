@@ -55,10 +55,10 @@ def test_a_hang_is_found_out_and_restarted(
     failure = result.summary["attempts"][0]["failure"]
     assert failure["rule"] == "hang"
     assert failure["cause"] == f"hang in stage {stage}"
-    assert result.told("hang-detected", stage=stage)
+    assert result.has_event("hang-detected", stage=stage)
     (stacks,) = (told["text"] for told in result.events("stacks-dumped"))
     assert re.search(rf"is {said}; it used \d+\.\d s of CPU time in the last [\d.]+ s;", stacks)
-    assert result.told("budget-used", restarts=1, max_num_restarts=1)
+    assert result.has_event("budget-used", restarts=1, max_num_restarts=1)
     (native,) = model_dir.glob("*_restartable/attempts/0001/rank0.native-stacks.txt")
     assert "toy.py" in native.read_text()
 
@@ -85,7 +85,7 @@ def test_a_program_that_says_nothing_is_not_watched(supervise: Supervise, model_
     config["trainer"]["command"] = ["sleep", "0.6"]
     result = supervise(config)
     assert result.code == 0
-    assert result.told("hang-unnoticeable")
+    assert result.has_event("hang-unnoticeable")
 
 
 def test_reports_that_are_not_read_yet_are_no_silence(
@@ -97,7 +97,7 @@ def test_reports_that_are_not_read_yet_are_no_silence(
     result = supervise(config)
     assert result.code == 0, result.log
     assert result.attempts == 1
-    assert result.told("reports-left-out")
+    assert result.has_event("reports-left-out")
 
 
 def test_evaluations_are_no_steps(supervise: Supervise, model_dir: Path) -> None:
@@ -106,7 +106,7 @@ def test_evaluations_are_no_steps(supervise: Supervise, model_dir: Path) -> None
     config["trainer"]["command"]["argv"] = [sys.executable, "-c", EVALUATES, "600", "0.05", "1"]
     result = supervise(config)
     assert result.code == 76
-    assert result.told("attempt-failed", code="hang")
+    assert result.has_event("attempt-failed", code="hang")
 
 
 def test_steps_read_from_the_output_are_a_sign_of_life(
@@ -121,7 +121,7 @@ def test_steps_read_from_the_output_are_a_sign_of_life(
     config["trainer"]["init"]["autorestart"]["max_num_restarts"] = 0
     result = supervise(config)
     assert result.code == 76
-    assert result.told("attempt-failed", code="hang")
+    assert result.has_event("attempt-failed", code="hang")
 
 
 def test_a_hang_is_handled_also_where_the_attempts_folder_is_lost(

@@ -136,7 +136,7 @@ def test_a_journal_that_is_none_is_told_in_one_line(
     assert result.code == 78, "it is not started again by itself"
     (line,) = result.err.splitlines()
     assert re.search(r"journal\.jsonl.* (is|has) .*move it away to begin a new journal", line)
-    assert not result.told("attempt-started")
+    assert not result.has_event("attempt-started")
     assert main(["status", str(model_dir)]) == 78
 
 

@@ -44,7 +44,7 @@ def test_a_livelock_is_warned_of_and_ends_with_the_bound_that_nothing_refills(
     assert why in result.event("job-ended")["reason"]
     lost = len([one for one in result.summary["attempts"] if one["status"] == "LOST"])
     assert result.attempts == 1 + TOTAL + lost, "the count is kept, whoever counts"
-    assert not result.told("livelock"), "it is told once"
+    assert not result.has_event("livelock"), "it is told once"
     assert result.summary["restarts_in_all"] == TOTAL
     livelock = result.summary["livelock"]
     assert livelock["times"] == 3

@@ -51,7 +51,7 @@ def test_the_restart_point_is_that_of_the_program(
     }
     result = supervise(config)
     assert result.code == 0, result.log
-    assert result.told("recovered", attempt=2, step=31)
+    assert result.has_event("recovered", attempt=2, step=31)
     first, second = result.summary["attempts"]
     assert (first["starting_step"], first["steps_progressed"]) == (0, 45)
     assert (second["starting_step"], second["steps_progressed"]) == (30, 69)

@@ -52,5 +52,5 @@ def test_a_job_goes_on_where_a_timer_of_an_observer_fails(
     result = running.result()
     assert result.code == 75, result.err
     assert result.event(told)
-    assert result.told("checkpoint-committed", step=300)
+    assert result.has_event("checkpoint-committed", step=300)
     assert result.err.count("Traceback") == tracebacks, "only a bug of ours has one"

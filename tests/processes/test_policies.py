@@ -29,7 +29,7 @@ def test_out_of_device_memory_once_again_then_with_less(
     asked = [result.rank_log(attempt).decode() for attempt in (1, 2, 3)]
     plain, adjusted = "inflight=1, accumulation=1", "inflight=2, accumulation=2"
     assert [plain in asked[0], plain in asked[1], adjusted in asked[2]] == [True] * 3
-    assert result.told("verdict", code="out-of-memory", verdict="POLICY")
+    assert result.has_event("verdict", code="out-of-memory", verdict="POLICY")
     first, second = (told["reason"] for told in result.events("attempt-started")[1:])
     assert "once again as it was" in first
     assert "half the computations in flight and twice the gradient accumulation" in second
@@ -73,7 +73,7 @@ def test_a_machine_that_stays_busy_is_to_be_replaced_where_provision_does_that(
     assert why in result.event("job-ended")["reason"]
     again = supervise(command_config(model_dir))
     assert again.code == 0, again.log
-    assert again.told("job-resumed", attempts=2, restarts=0, max_num_restarts=1)
+    assert again.has_event("job-resumed", attempts=2, restarts=0, max_num_restarts=1)
 
 
 def test_expired_credentials_end_with_advice_once_the_budget_is_spent(
@@ -94,8 +94,8 @@ def test_no_capacity_charges_nothing_and_ends_with_69(
     assert (result.code, result.attempts) == (69, 15), result.log
     again = supervise(command_config(model_dir, restart=restart))
     assert again.code == 0, again.log
-    assert again.told("job-resumed", attempts=15, restarts=0, max_num_restarts=0)
-    assert not again.told("counts-reset")
+    assert again.has_event("job-resumed", attempts=15, restarts=0, max_num_restarts=0)
+    assert not again.has_event("counts-reset")
     assert len(list(model_dir.glob("*_restartable"))) == 1
 
 
@@ -147,7 +147,7 @@ def test_a_rule_of_the_users_own_may_have_a_remedy(supervise: Supervise, model_d
     restart = QUICK | {"max_num_restarts": 0, "rules": [rule]}
     result = supervise(command_config(model_dir, "exit9", "--once", restart=restart))
     assert (result.code, result.attempts) == (0, 2), result.log
-    assert result.told("backoff")
+    assert result.has_event("backoff")
 
 
 def test_a_remedy_needs_a_policy(supervise: Supervise, model_dir: Path) -> None:

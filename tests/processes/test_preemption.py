@@ -40,8 +40,8 @@ def saving(model_dir: Path, **restart: Any) -> dict[str, Any]:
 def assert_drained(result: Result, announced: str) -> None:
     assert result.code == 75, result.log
     assert announced in result.event("stop-requested", code="PREEMPTION")["detail"]
-    assert result.told("workers-told-to-stop", reason="a preemption is announced")
-    assert result.told("notice-used", saved=True, step=300)
+    assert result.has_event("workers-told-to-stop", reason="a preemption is announced")
+    assert result.has_event("notice-used", saved=True, step=300)
     assert result.attempts == 1
     assert result.summary["attempts"][0]["status"] == "DRAINED"
     assert result.summary["highest_committed_step"] == 300
@@ -281,7 +281,7 @@ def test_nothing_is_started_on_a_host_that_is_doomed_already(
     result = supervise(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
     assert result.code == 75
     assert PREEMPTED in result.event("preemption-announced")["reason"]
-    assert not result.told("attempt-started")
+    assert not result.has_event("attempt-started")
     again = supervise(command_config(model_dir, success={"step": 6}))
     assert again.code == 0
 
@@ -329,7 +329,7 @@ def test_how_long_a_save_takes_decides_when_it_begins(
     assert result.names(*order) == order
     told = result.event("workers-told-to-stop", seconds=25.0)
     assert told["reason"] == "a preemption is announced; the longest save so far took 0.5 s"
-    assert result.told("notice-used", saved=True, step=300)
+    assert result.has_event("notice-used", saved=True, step=300)
 
 
 def test_a_notice_that_no_checkpoint_comes_of_is_told(
@@ -343,7 +343,7 @@ def test_a_notice_that_no_checkpoint_comes_of_is_told(
     file.touch()
     result = running.result()
     assert result.code == 75
-    assert result.told("notice-used", level="warning", saved=False, step=2)
+    assert result.has_event("notice-used", level="warning", saved=False, step=2)
 
 
 def test_a_file_announces(start: Start, model_dir: Path, tmp_path: Path) -> None:

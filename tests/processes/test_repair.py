@@ -64,11 +64,11 @@ def test_a_job_goes_on_from_what_can_be_followed_and_no_attempt_gets_a_number_tw
     snapshot = journal.read_bytes()
     again = supervise(config)
     told = json.loads(snapshot)["snapshot"]["repaired"]
-    assert again.told("journal-repaired", detail=told)
+    assert again.has_event("journal-repaired", detail=told)
     statuses = {record["attempt"]: record["status"] for record in again.summary["attempts"]}
     assert list(statuses) == list(range(1, max(statuses) + 1)), "those without a record too"
     assert statuses[2] == "UNKNOWN"
-    assert not supervise(config).told("journal-repaired"), "it is told once"
+    assert not supervise(config).has_event("journal-repaired"), "it is told once"
     names = sorted(path.name for path in model_dir.glob("*/attempts/*"))
     assert names[:4] == ["0001", "0002", "0003", "0004"], "three were there"
     assert main(["repair", str(model_dir)]) == 0
@@ -235,6 +235,6 @@ def test_a_record_that_is_gone_takes_no_number_with_it(
     starts = [n for n, line in enumerate(lines) if b'"kind":"StartWorkers"' in line]
     (model_dir / JOURNAL).write_bytes(b"".join(lines[: starts[1]]))
     again = supervise(config)
-    assert again.told("attempts-unrecorded", attempt=3)
+    assert again.has_event("attempts-unrecorded", attempt=3)
     assert [record["attempt"] for record in again.summary["attempts"]][:4] == [1, 2, 3, 4]
     assert again.events("workers-started")[0]["attempt"] == 4

@@ -118,7 +118,7 @@ def test_a_journal_that_is_gone_is_rebuilt_from_its_segments(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "third"))
     done = supervise(config)
     assert done.code == 76
-    assert not done.told("summary-incomplete"), "the segment is read in the bucket"
+    assert not done.has_event("summary-incomplete"), "the segment is read in the bucket"
     phases = sorted(name for name in objects.list("").folders if is_phase_folder(name))
     summary = json.loads(objects.read(f"{phases[-1]}/summary.json").data)
     assert summary["attempts"][0]["attempt"] == 4, "after the three of before"

@@ -42,14 +42,14 @@ def ran(model_dir: Path, phase: str) -> int:
 
 def test_exit_code_0_alone_is_not_final(supervise: Supervise, model_dir: Path) -> None:
     first = supervise(config(model_dir, "one", "two"))
-    assert first.told("success-by-exit-code", phase="two")
+    assert first.has_event("success-by-exit-code", phase="two")
     why = "the job had succeeded by its exit code alone, which is not final"
     assert not any(why in told["reason"] for told in first.events("phase-starting"))
     again = supervise(config(model_dir, "one", "two"))
     assert (first.code, again.code) == (0, 0)
     assert (ran(model_dir, "one"), ran(model_dir, "two")) == (2, 2)
     assert why in again.events("phase-starting")[0]["reason"]
-    assert again.told("attempt-started", attempt=3, step=None, reason="phase 'one' starts")
+    assert again.has_event("attempt-started", attempt=3, step=None, reason="phase 'one' starts")
     records = [json.loads(p.read_text()) for p in sorted(model_dir.glob("*/summary.json"))]
     assert [record["attempts"][0]["attempt"] for record in records] == [1, 2, 3, 4]
     assert len({record["job"] for record in records}) == 1, "history is kept in one journal"
@@ -73,8 +73,8 @@ def test_a_finished_program_needs_no_steps_when_it_runs_again(
     job["trainer"][0]["trainer"]["command"]["argv"] = ["bash", "-c", script]
     first, again = supervise(job), supervise(job)
     assert (first.code, again.code) == (0, 0)
-    assert again.told("output", text="all done")
-    assert not again.told("pattern-unmatched")
+    assert again.has_event("output", text="all done")
+    assert not again.has_event("pattern-unmatched")
 
 
 @pytest.mark.parametrize("declared", [False, True])

@@ -116,8 +116,8 @@ def test_it_is_a_preemption_however_the_program_hears_of_it(
     result = running.result()
     assert result.code == 0, result.out
     assert result.attempts == 2
-    assert result.told("worker-told-to-stop", rank=0)
-    assert result.told("attempt-failed", charge="preemptions")
+    assert result.has_event("worker-told-to-stop", rank=0)
+    assert result.has_event("attempt-failed", charge="preemptions")
     assert result.summary["attempts"][0]["failure"]["charge"] == "preemptions"
     assert result.summary["preemptions_used"] == 1
     assert result.summary["restarts_used"] == 0
@@ -135,7 +135,7 @@ def test_a_command_that_becomes_the_program_hides_nothing(
     result = running.result()
     assert result.code == 0, result.out
     assert result.attempts == 2
-    assert result.told("attempt-failed", charge="preemptions")
+    assert result.has_event("attempt-failed", charge="preemptions")
 
 
 def test_a_stop_that_a_program_behind_env_hears_of_first_is_a_stop(
@@ -196,7 +196,7 @@ def test_the_supervisor_s_own_is_none(start: Start, model_dir: Path) -> None:
     running.signal(signal.SIGTERM)
     result = running.result()
     assert result.code == 75
-    assert not result.told("worker-told-to-stop")
+    assert not result.has_event("worker-told-to-stop")
     assert result.summary["preemptions_used"] == 0
 
 
@@ -216,7 +216,7 @@ assert os.waitpid(child, 0)[1] == 0
     result = supervise(config(model_dir, program))
     assert result.code == 0
     assert result.attempts == 1
-    assert not result.told("worker-told-to-stop")
+    assert not result.has_event("worker-told-to-stop")
 
 
 def test_what_the_launcher_torchrun_makes_of_it(start: Start, model_dir: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_shell_that_exits_with_0_leaves_no_sign_and_is_believed(
     sigterm(running)
     result = running.result()
     assert (result.code, result.attempts) == (0, 1)
-    assert result.told("success-by-exit-code")
+    assert result.has_event("success-by-exit-code")
 
 
 def test_what_jax_says_of_it(start: Start, model_dir: Path) -> None:

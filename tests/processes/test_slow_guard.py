@@ -56,9 +56,9 @@ def test_a_save_is_not_cut_short(
     result = running.result()
     assert result.code == 75, result.log
     assert result.summary["highest_committed_step"] == 300, result.log
-    assert result.told("attempt-stopped", saved=True, step=300, lost_steps=0)
-    assert not result.told("workers-killed")
-    assert not result.told("guard-lost")
+    assert result.has_event("attempt-stopped", saved=True, step=300, lost_steps=0)
+    assert not result.has_event("workers-killed")
+    assert not result.has_event("guard-lost")
 
 
 def test_the_end_of_a_worker_is_judged_by_what_it_was(start: Start, model_dir: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_end_of_a_worker_is_judged_by_what_it_was(start: Start, model_dir: P
     failure = result.summary["attempts"][0]["failure"]
     assert failure["exit"] == "killed by SIGBUS"
     assert result.attempts == 2
-    assert not result.told("guard-lost")
+    assert not result.has_event("guard-lost")
 
 
 def test_a_command_that_goes_on_in_the_background_is_no_success(
@@ -84,8 +84,8 @@ def test_a_command_that_goes_on_in_the_background_is_no_success(
         goes.touch()
     result = running.result()
     assert result.code == 70, result.log
-    assert result.told("verdict", code="background")
-    assert not result.told("guard-lost")
+    assert result.has_event("verdict", code="background")
+    assert not result.has_event("guard-lost")
 
 
 def test_an_attempt_starts_late(start: Start, model_dir: Path) -> None:
@@ -98,7 +98,7 @@ def test_an_attempt_starts_late(start: Start, model_dir: Path) -> None:
     result = running.result()
     assert result.code == 0, result.log
     assert result.attempts == 2
-    assert not result.told("guard-lost")
+    assert not result.has_event("guard-lost")
 
 
 def test_a_hang_is_judged_as_one_where_the_guard_never_answers(

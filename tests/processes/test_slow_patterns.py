@@ -50,4 +50,4 @@ def test_a_slow_rule_is_passed_over(supervise: Callable[..., Result], model_dir:
     config["trainer"]["init"]["autorestart"]["rules"] = [rule]
     result = supervise(config)
     assert result.code != 0
-    assert result.told("pattern-slow")
+    assert result.has_event("pattern-slow")

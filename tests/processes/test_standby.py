@@ -153,7 +153,7 @@ def test_one_that_is_not_ready_waits_until_the_next_attempt_has_recovered(
     assert result.code == 0, result.log + result.err
     assert result.attempts == 2
     begun = int((folder / "begun").read_text())
-    assert result.told("standby-ready", kind="imports", pid=begun)
+    assert result.has_event("standby-ready", kind="imports", pid=begun)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_what_can_never_fit_is_not_prepared_and_told_once(
     reason = result.event("standby-failed")["reason"]
     assert reason.startswith(f"RUN in the config has {value}")
     assert remedy in reason
-    assert not result.told("standby-ready")
-    assert not result.told("standby-unfit")
+    assert not result.has_event("standby-ready")
+    assert not result.has_event("standby-unfit")
 
 
 TOLD = '"no standby:" not in log() or step < 5'
@@ -211,7 +211,7 @@ def test_without_it_there_is_a_cold_start(
     if number == signal.SIGSTOP:
         running.wait_for_event("standby-lost", reason="stopped")
     running.wait_for_event("attempt-started", attempt=2)
-    assert not running.told("standby-used")
+    assert not running.has_event("standby-used")
     running.signal(signal.SIGINT)
     assert running.result().code == 79
 

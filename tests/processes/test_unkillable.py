@@ -76,7 +76,7 @@ def test_sigterm_ends_the_wait_for_what_cannot_be_killed(undying: Running) -> No
     assert re.match(rf"pid {pid} \(python\S*, of root, frozen or waiting", why), why
     assert f"supervise: pid {pid} " in result.err
     assert "Traceback" not in result.err
-    assert not result.told("attempt-started", attempt=2)
+    assert not result.has_event("attempt-started", attempt=2)
 
 
 def test_one_sigterm_is_enough(frozen: Path, start: Start, model_dir: Path) -> None:

@@ -140,7 +140,7 @@ def test_one_fails_all_are_gone_and_the_first_cause_is_charged(
     assert result.attempts == 2
     failure = result.summary["attempts"][0]["failure"]
     assert (failure["rank"], failure["root_cause"]) == (1, "builtins.RuntimeError: bad luck")
-    assert result.told("rank-ended", level="warning", rank=1, code=1)
+    assert result.has_event("rank-ended", level="warning", rank=1, code=1)
     outputs = [output(result, 2, rank) for rank in range(3)]
     assert [lines[0] for lines in outputs] == ["0 of 3 0 3", "1 of 3 1 3", "2 of 3 2 3"]
     assert len({lines[1] for lines in outputs}) == 1, "they do not meet"
@@ -152,7 +152,7 @@ def test_one_that_failed_and_does_not_end_is_ended(
 ) -> None:
     result = supervise(config(LINGERS, 2))
     assert result.code == 0, result.log
-    assert result.told("rank-killed", level="warning", rank=1)
+    assert result.has_event("rank-killed", level="warning", rank=1)
     failure = result.summary["attempts"][0]["failure"]
     assert (failure["rank"], failure["root_cause"]) == (1, "builtins.RuntimeError: bad luck")
 
@@ -173,8 +173,8 @@ def test_the_lowest_rank_that_lives_speaks_for_all(
     result = supervise(config(ENDS, 2, success={"step": 1007}))
     assert result.code == 0, result.log
     assert result.attempts == 1, "one that has done its part ends alone"
-    assert result.told("rank-ended", rank=0, code=0, stage="TRAINING", step=3)
-    assert result.told("rank-ended", rank=1, code=0, stage="TRAINING", step=1007)
+    assert result.has_event("rank-ended", rank=0, code=0, stage="TRAINING", step=3)
+    assert result.has_event("rank-ended", rank=1, code=0, stage="TRAINING", step=1007)
     assert result.event("worker-notice", level="warning", rank=1)["text"].endswith("an odd thing")
 
 
@@ -187,7 +187,7 @@ def test_the_silence_of_the_speaker_is_a_hang_and_every_rank_leaves_its_stacks(
     assert result.code == 0, result.log
     assert result.summary["attempts"][0]["failure"]["rule"] == "hang"
     for rank in (0, 1):
-        assert result.told("stacks-dumped", rank=rank)
+        assert result.has_event("stacks-dumped", rank=rank)
         (stacks,) = result.model_dir.glob(f"*_restartable/attempts/0001/rank{rank}.stacks.txt")
         assert "program.py" in stacks.read_text()
 
@@ -200,4 +200,4 @@ def test_where_not_all_can_be_started_none_stays(
     assert result.code == 76, result.log + result.err
     failed = result.events("attempt-failed", cause="the command cannot be started")[-1]
     assert "Too many open files" in failed["root_cause"]
-    assert not result.told("rank-ended", rank=0)
+    assert not result.has_event("rank-ended", rank=0)

@@ -72,10 +72,10 @@ def test_a_trainer_below_a_shell_saves_before_it_is_killed(
     result = running.result()
     assert result.code == 75, result.log
     assert result.summary["highest_committed_step"] == 300, result.log
-    assert result.told("sigterm-reaction", ranks=[0], reason="default")
-    assert result.told("process-lives-on", reason="handled")
-    assert result.told("attempt-stopped", saved=True, step=300, lost_steps=0)
-    assert not result.told("workers-killed")
+    assert result.has_event("sigterm-reaction", ranks=[0], reason="default")
+    assert result.has_event("process-lives-on", reason="handled")
+    assert result.has_event("attempt-stopped", saved=True, step=300, lost_steps=0)
+    assert not result.has_event("workers-killed")
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_what_a_shell_with_a_trap_waits_for_saves(
     result = running.result()
     assert result.code == 75, result.log
     assert result.summary["highest_committed_step"] == 300, result.log
-    assert result.told("process-lives-on", reason="handled")
-    assert not result.told("sigterm-reaction", ranks=[0], reason="handled")
+    assert result.has_event("process-lives-on", reason="handled")
+    assert not result.has_event("sigterm-reaction", ranks=[0], reason="handled")
     if text.startswith("trap"):
-        assert result.told("sigterm-reaction", ranks=[0], reason="shell")
+        assert result.has_event("sigterm-reaction", ranks=[0], reason="shell")
         assert b"cleaning up\n" in result.rank_log(1)
 
 
@@ -131,8 +131,8 @@ def test_a_trap_that_passes_sigterm_on_is_left_to_do_so(
     result = running.result()
     assert result.code == 75, result.log
     assert b"1 times\n" in result.rank_log(1)
-    assert not result.told("process-lives-on")
-    assert not result.told("workers-killed")
+    assert not result.has_event("process-lives-on")
+    assert not result.has_event("workers-killed")
 
 
 def test_a_loader_of_a_trainer_below_a_shell_lives_until_it_has_saved(
@@ -159,7 +159,7 @@ def test_what_ignores_sigterm_below_a_shell_is_killed_after_the_grace_period(
     assert result.code == 75
     pid = result.event("process-lives-on", reason="ignored")["pid"]
     assert pid in result.event("workers-killed", reason="the grace period is over")["pids"]
-    assert result.told("attempt-stopped", saved=False, step=2)
+    assert result.has_event("attempt-stopped", saved=False, step=2)
 
 
 def test_a_second_request_shortens_the_grace_period_of_what_lives_on(
@@ -173,12 +173,12 @@ def test_a_second_request_shortens_the_grace_period_of_what_lives_on(
     def heard() -> bool:
         running.signal(signal.SIGINT)
         running.listen(0.5)
-        return running.told("stop-hurried")
+        return running.has_event("stop-hurried")
 
     assert eventually(heard, timeout=30.0)
     result = running.result()
     assert result.code == 79
-    assert result.told("workers-killed", reason="the grace period is over")
+    assert result.has_event("workers-killed", reason="the grace period is over")
 
 
 def test_a_hung_trainer_below_a_shell_is_asked_to_save(start: Start, model_dir: Path) -> None:
@@ -193,9 +193,11 @@ def test_a_hung_trainer_below_a_shell_is_asked_to_save(start: Start, model_dir: 
     config["trainer"]["command"]["argv"][2] = script.replace("--once", "--once --steps 302")
     result = start(config).result()
     assert result.code == 0, result.log
-    assert result.told("process-lives-on", reason="handled")
-    assert not result.told("rank-ended", signal="SIGUSR2"), "the shell does not dump its stacks"
-    assert result.told("attempt-stopped", saved=True, step=300)
+    assert result.has_event("process-lives-on", reason="handled")
+    assert not result.has_event("rank-ended", signal="SIGUSR2"), (
+        "the shell does not dump its stacks"
+    )
+    assert result.has_event("attempt-stopped", saved=True, step=300)
     assert result.attempts == 2
 
 
@@ -210,7 +212,7 @@ def test_of_many_processes_below_a_shell_run_log_names_twenty(
     told = [each["pid"] for each in result.events("process-lives-on")]
     assert 20 <= len(told) <= 30, result.log
     assert told.count(None) == 1, "of the others it is told that they are"
-    assert not result.told("workers-killed")
+    assert not result.has_event("workers-killed")
 
 
 def test_a_shell_that_alone_gets_sigterm_takes_its_trainer_along_once_it_has_saved(
@@ -223,9 +225,9 @@ def test_a_shell_that_alone_gets_sigterm_takes_its_trainer_along_once_it_has_sav
     result = running.result()
     assert result.code == 0, result.log
     assert result.summary["preemptions_used"] == 0, "step 300 refilled the budget"
-    assert not result.told("attempt-stopped")
-    assert result.told("checkpoint-committed", step=300)
-    assert result.told("attempt-failed", charge="preemptions")
+    assert not result.has_event("attempt-stopped")
+    assert result.has_event("checkpoint-committed", step=300)
+    assert result.has_event("attempt-failed", charge="preemptions")
 
 
 _SAVES_AND_PRINTS = """
@@ -254,7 +256,7 @@ def test_sigterm_to_the_process_group_of_a_pipe_is_a_preemption(
     result = running.result()
     assert b"BrokenPipeError" in result.rank_log(1)
     assert result.code == 0, result.log
-    assert result.told("attempt-failed", charge="preemptions")
+    assert result.has_event("attempt-failed", charge="preemptions")
     assert result.attempts == 2
 
 
@@ -277,10 +279,10 @@ def test_a_launcher_that_exits_0_on_sigterm_takes_its_trainer_along_once_it_has_
     os.kill(launcher, signal.SIGTERM)
     result = running.result()
     assert result.code == 0, result.log
-    assert result.told("rank-ended", attempt=1, rank=0, code=0)
-    assert result.told("process-lives-on", reason="handled")
-    assert result.told("checkpoint-committed", step=300)
-    assert result.told("attempt-failed", charge="preemptions")
+    assert result.has_event("rank-ended", attempt=1, rank=0, code=0)
+    assert result.has_event("process-lives-on", reason="handled")
+    assert result.has_event("checkpoint-committed", step=300)
+    assert result.has_event("attempt-failed", charge="preemptions")
     assert result.attempts == 2
 
 
@@ -298,7 +300,7 @@ def test_a_stop_after_exit_code_0_gives_what_lives_on_the_whole_grace_period(
     assert result.code == 75, result.log
     assert result.summary["highest_committed_step"] == 300, result.log
     assert result.event("process-lives-on", reason="handled")
-    assert result.told("attempt-stopped", saved=True, step=300)
+    assert result.has_event("attempt-stopped", saved=True, step=300)
 
 
 # --- exit code 0 ---------------------------------------------------------------------------------
@@ -339,7 +341,7 @@ def test_what_ends_soon_after_the_program_is_no_issue(
 ) -> None:
     result = supervise(shell_config(model_dir, f"{toy(model_dir)}; sleep 0.3 &"))
     assert result.code == 0, result.log
-    assert not result.told("workers-killed")
+    assert not result.has_event("workers-killed")
 
 
 def test_a_frozen_process_is_waited_for_no_longer(supervise: Supervise, model_dir: Path) -> None:
@@ -379,4 +381,4 @@ def test_with_pipefail_the_same_fails(supervise: Supervise, model_dir: Path) -> 
     script = f"set -o pipefail; {shlex.join([sys.executable, '-c', program])} 2>&1 | cat"
     result = supervise(shell_config(model_dir, script))
     assert result.code != 0
-    assert result.told("attempt-failed")
+    assert result.has_event("attempt-failed")

@@ -24,7 +24,7 @@ from supervisor.protocol.committed import MARKER, METADATA, was_committed
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import NoticeCode
 from tests.emulators import Emulator
-from tests.faulty_store import RESET, SILENCE, Asked, Fault, FaultyStore, answered
+from tests.faulty_store import RESET, SILENCE, Fault, FaultyStore, Request, answered
 from tests.running import PATIENCE
 from tests.training.notices import Notices
 from trainer import bucket_paths
@@ -281,7 +281,7 @@ class Gate:
     name: str
     reached: threading.Event = field(default_factory=threading.Event)
 
-    def __call__(self, asked: Asked) -> Fault | None:
+    def __call__(self, asked: Request) -> Fault | None:
         told = unquote(asked.target).encode() + asked.body[:1000]
         if asked.method != "POST" or self.name.encode() not in told:
             return None
@@ -299,7 +299,7 @@ def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
         """What a trainer says that is killed while this object of step 10 is on its way."""
         gate = Gate(f"{place.path}/10/{name}")
         with FaultyStore(emulator, gate).serving() as faulty:
-            trainer.extra = dict(faulty.front.env)
+            trainer.extra = dict(faulty.proxied.env)
             with trainer.start() as process:
                 reached = gate.reached.wait(PATIENCE)
                 process.send_signal(signal.SIGKILL)
@@ -335,11 +335,11 @@ def test_a_save_outlives_what_passes(
         100: answered(429, "rateLimitExceeded", "Slow down."),
     }
     with FaultyStore(emulator, lambda asked: faults.get(asked.count)).serving() as faulty:
-        for name, value in faulty.front.env.items():
+        for name, value in faulty.proxied.env.items():
             monkeypatch.setenv(name, value)
         saver = Saver(emulator.root / "faults" / "checkpoints")
         saver.save(10)
-        assert len(faulty.asked) > max(faults)
+        assert len(faulty.requests) > max(faults)
         found = saver.restored()
         assert found is not None
         assert_same_bits(found[1].params, saved[1].params)

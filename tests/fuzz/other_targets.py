@@ -27,7 +27,7 @@ from trainer.manifest import MANIFEST, DamagedError, read_manifest, write_manife
 from trainer.slots import DamagedRecordError, Slots
 
 
-def beside(place: Path, host: str, answer: Callable[[bytes], None]) -> Iterator[Target]:
+def other_targets(place: Path, host: str, answer: Callable[[bytes], None]) -> Iterator[Target]:
     """Yield these formats, with files below `place`. `host` answers with what was passed to
     `answer`."""
     yield _record(place / "guarded")

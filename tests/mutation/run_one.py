@@ -16,9 +16,9 @@ import pytest
 
 from tests.mutation.mutants import mutated
 
-_FEW, _MANY = 25, 250
-"""Seeds of the simulation: the first `_FEW` run before the unit tests, because they notice most
-mutants, and those up to `_MANY` after them."""
+_FIRST_SEEDS, _ALL_SEEDS = 25, 250
+"""Seeds of the simulation: the first `_FIRST_SEEDS` run before the unit tests, because they notice
+most mutants, and those up to `_ALL_SEEDS` after them."""
 _TESTS = ["tests/core", "tests/diagnosis", "tests/config/test_changes.py"]
 JUDGING = (
     "rootcause",
@@ -49,7 +49,7 @@ JUDGING = (
 )
 """The modules that read a log and judge it: their own tests notice more than runs of the
 simulation."""
-_FIRST = (
+_QUICK_TESTS = (
     "rules_reached",
     "certain",
     "certain_after",
@@ -61,14 +61,23 @@ _FIRST = (
     "signature",
     "judging_parts",
 )
-_THEN = ("words", "verdicts", "judgement", "guesses", "aborts", "examples", "where", "hang_failure")
-_LAST = ("phrases", "explanation", "digest", "statements")
+_SLOWER_TESTS = (
+    "words",
+    "verdicts",
+    "judgement",
+    "guesses",
+    "aborts",
+    "examples",
+    "where",
+    "hang_failure",
+)
+_SLOWEST_TESTS = ("phrases", "explanation", "digest", "statements")
 _CORPUS = ["tests/corpus/test_corpus.py", "tests/corpus/test_staged.py", "tests/corpus/test_io.py"]
 _SHAPES = [
     "tests/corpus/test_shapes.py",
     "tests/corpus/test_signatures.py::test_another_cause_has_another_signature",
 ]
-_QUICK = ["-m", "not slow", "-k", "not report and not table"]
+_WITHOUT_PROCESSES = ["-m", "not slow", "-k", "not report and not table"]
 """Leaves out tests that start a process, because that process runs the unchanged program."""
 
 
@@ -118,7 +127,7 @@ def noticed(module: str, number: int | None, *, quick: bool = False) -> bool:
     name = module.rpartition(".")[2]
     if name in JUDGING:
         return not all(_pass(tests) for tests in judging_tests(name, quick=quick))
-    return not (survives(0, _FEW) and _pass(_TESTS) and survives(_FEW, _MANY))
+    return not (survives(0, _FIRST_SEEDS) and _pass(_TESTS) and survives(_FIRST_SEEDS, _ALL_SEEDS))
 
 
 def judging_tests(name: str, *, quick: bool = False) -> list[list[str]]:
@@ -126,9 +135,9 @@ def judging_tests(name: str, *, quick: bool = False) -> list[list[str]]:
     others."""
     own, first, then, last = (
         [path for each in names for path in _tests(each)]
-        for names in ((name,), _FIRST, _THEN, _LAST)
+        for names in ((name,), _QUICK_TESTS, _SLOWER_TESTS, _SLOWEST_TESTS)
     )
-    corpus, shapes = [*_QUICK, *_CORPUS], [*_QUICK, *_SHAPES]
+    corpus, shapes = [*_WITHOUT_PROCESSES, *_CORPUS], [*_WITHOUT_PROCESSES, *_SHAPES]
     slow = [] if quick else [then, corpus, shapes, last]
     return [*([own] if own else []), first, *slow]
 
