@@ -224,7 +224,7 @@ def take_over(bench: Bench, name: str, kind: str, **env: str) -> None:
     count = 1 if bench.platform == "cpu" else None
     job = bench.supervise("run", training(bench, name, count, standby=kind), env=env)
     pid = int(job.until(r"\[attempt 1\] running as pid (\d+)")[1])
-    found = job.until(r"a standby is ready \((\w+)\), pid (\d+)|no standby: .*")
+    found = job.until(r"a standby is ready \((\w+)\), pid (\d+)|no standby is prepared .*")
     if found[1] is None:
         raise Skipped(found[0])
     held = {holder.pid: holder.devices for holder in accelerators.holders()}

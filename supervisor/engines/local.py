@@ -180,7 +180,7 @@ class LocalEngine:
         """Ask the attempt's workers and their survivors to save and exit."""
         if self._group is not None and self._group.launch.attempt == attempt:
             self._group.asked_to_stop = True
-            self._ahead.yield_cpu()
+            self._ahead.pause()
             self._survivors.terminate()
 
     def kill(
@@ -283,7 +283,7 @@ class LocalEngine:
         for each in group.workers:
             each.pipe.drain()  # reports from before the end come first
         if group.has_ended(worker):
-            self._ahead.yield_cpu()
+            self._ahead.pause()
             self._reactor.forget(worker.process.pidfd)
             self._observe(group)
             self._survivors.follow()
@@ -354,7 +354,7 @@ class LocalEngine:
     def _kill(self, group: WorkerGroup | None) -> bool:
         """Kill all processes of the job except those in `Preparations.pids`, which belong to no
         attempt. Returns True while any is left."""
-        self._ahead.yield_cpu()
+        self._ahead.pause()
         self._probe.stop()
         return self._machine.kill(self._ahead.pids) or not (group is None or group.all_have_ended())
 

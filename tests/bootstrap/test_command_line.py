@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from supervisor.engines.ahead.standby_pool import why_never
+from supervisor.engines.ahead.standby_pool import why_no_standby
 from supervisor.engines.python_program import START, bootstrapped
 
 
@@ -82,6 +82,6 @@ def test_what_runs_as_it_is(argv: str, why: str) -> None:
 
 def test_a_command_that_becomes_the_program_has_no_standby() -> None:
     """It would set again what the standby is told when it becomes the worker."""
-    why = why_never(["env", "A=1", "python", "t.py"], {})
+    why = why_no_standby(["env", "A=1", "python", "t.py"], {})
     assert why == "env starts Python: set variables in command.env instead"
-    assert why_never(["python", "t.py"], {}) is None
+    assert why_no_standby(["python", "t.py"], {}) is None

@@ -151,7 +151,7 @@ def test_it_is_never_starved_and_holds_still_at_once(prefetching: Prefetch) -> N
     assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
     assert psutil.Process(pid).ionice().ioclass == psutil.IOPRIO_CLASS_IDLE
     for _ in range(3):
-        one.prefetcher.hold()
+        one.prefetcher.pause()
         one.let_pass(0.5)
         assert status(pid) == psutil.STATUS_STOPPED, "whatever was planned before"
         one.look()  # the same rung is wanted after the restart: it goes on where it was
@@ -164,7 +164,7 @@ def test_what_is_not_wanted_after_a_restart_ends(prefetching: Prefetch) -> None:
     one = prefetching(TAKES_ITS_TIME)
     one.look()
     (pid,) = one.prefetcher.pids
-    one.prefetcher.hold()
+    one.prefetcher.pause()
     one.launch = replace(one.launch, num_devices=4)
     one.look()
     assert pid in one.prefetcher.pids, "it is known until it is gone"
@@ -213,7 +213,7 @@ def test_any_other_end_is_told_and_tried_once_more(
     monkeypatch.setattr(capacity, "available_memory", lambda: 1 << 30)
     one = prefetching(program)
     (first,) = [text for text in one.until("once more") if "pid" not in text]
-    (second,) = [text for text in one.until("needs it") if "pid" not in text]
+    (second,) = [text for text in one.until("compiles it") if "pid" not in text]
     for text in (first, second):
         assert re.match(f"Prefetching compile for num_devices=4 failed: .*{why}", text)
 
@@ -243,6 +243,6 @@ def test_where_it_cannot_be_it_is_told_once(
     one.look()
     one.look()
     assert one.told[1:] == [
-        "Prefetching compile for num_devices=4 has to wait until 1024 MiB of memory are free"
+        "Prefetching compile for num_devices=4 waits until 1024 MiB of memory are free"
     ]
     assert one.prefetcher.pids == ()

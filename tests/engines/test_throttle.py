@@ -123,11 +123,11 @@ def test_what_is_held_does_not_run_until_it_is_released(begin: Begin) -> None:
     reactor, process = Reactor(SystemClock()), begin()
     ran = count()
     throttle = Throttle(reactor, SystemClock(), process, lambda _: (next(ran), 0))
-    throttle.hold()
-    throttle.hold()
+    throttle.pause()
+    throttle.pause()
     assert eventually(lambda: rests(process))
     assert spent(process, reactor, 3.0) == 0.0, "whatever was planned"
-    throttle.release()
+    throttle.resume()
     assert spent(process, reactor, 0.5) > 0.0
     throttle.end()
     assert not rests(process)

@@ -177,7 +177,7 @@ def test_what_can_never_fit_is_not_prepared_and_told_once(
     assert not result.has_event("standby-unfit")
 
 
-TOLD = '"no standby:" not in log() or step < 5'
+TOLD = '"no standby is prepared" not in log() or step < 5'
 
 
 def test_off_means_off(supervise: Supervise, config: Callable[..., dict[str, Any]]) -> None:
@@ -234,7 +234,7 @@ def test_a_standby_that_cannot_be_is_told_once_and_the_job_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("configured", "platform", "knows_how", "held", "available", "expected"),
+    ("configured", "platform", "can_warm_up", "held", "available", "expected"),
     [
         (None, "cpu", True, GB, 4 * GB, "ready"),
         (None, "cpu", True, 3 * GB, 4 * GB, "imports"),
@@ -251,7 +251,7 @@ def test_a_standby_that_cannot_be_is_told_once_and_the_job_goes_on(
 def test_which_kind(
     configured: str | None,
     platform: str | None,
-    knows_how: bool,
+    can_warm_up: bool,
     held: int,
     available: int,
     expected: str | None,
@@ -259,9 +259,9 @@ def test_which_kind(
     found = choose(
         configured,
         platform=platform,
-        knows_how=knows_how,
-        held=held,
-        available=available,
+        can_warm_up=can_warm_up,
+        worker_memory=held,
+        free_memory=available,
         gpu_share=0.75,
     )
     assert found == expected
@@ -285,9 +285,9 @@ def test_a_second_backend_on_a_gpu_needs_a_divided_memory(
     found = choose(
         configured,
         platform="gpu",
-        knows_how=True,
-        held=GB,
-        available=99 * GB,
+        can_warm_up=True,
+        worker_memory=GB,
+        free_memory=99 * GB,
         gpu_share=share,
     )
     assert found == expected

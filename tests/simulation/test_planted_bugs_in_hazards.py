@@ -28,7 +28,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def compiles_go_on_beside_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Prefetcher, "hold", lambda self: None)
+    monkeypatch.setattr(Prefetcher, "pause", lambda self: None)
 
 
 def compiles_are_killed_with_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def what_is_compiled_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_guess_strikes_a_rung(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Prefetcher, "_would_again", lambda self, program, failure: True)
+    monkeypatch.setattr(Prefetcher, "_would_fail_again", lambda self, program, failure: True)
 
 
 def no_attempt_is_lost_with_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.engines import local
 from supervisor.engines.ahead.preparing import Preparations
-from supervisor.engines.ahead.standby_pool import StandbyPool, Taken
+from supervisor.engines.ahead.standby_pool import StandbyPool, UsedStandby
 from supervisor.engines.clearing import Clearing
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.hearing import Hearing
@@ -107,7 +107,7 @@ def a_standby_starts_without_its_progress_pipe(monkeypatch: pytest.MonkeyPatch) 
 
     def bug(
         self: StandbyPool, phase: str, start: Start, descriptors: Mapping[str, int]
-    ) -> Taken | None:
+    ) -> UsedStandby | None:
         kept = {name: each for name, each in descriptors.items() if "PROGRESS" not in name}
         return take(self, phase, start, kept)
 

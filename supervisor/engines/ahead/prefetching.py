@@ -69,8 +69,8 @@ class _Compilation:
     throttle: Throttle
     memory: int
     """Most bytes of memory that it may hold."""
-    is_held: bool = False
-    too_much: str | None = None
+    is_paused: bool = False
+    killed_because: str | None = None
     """Why we killed it; None: we did not."""
 
 
@@ -98,7 +98,7 @@ class Prefetcher:
         self._ending: list[Process] = []
         self._settled: set[_Program] = set()
         self._failures: Counter[_Program] = Counter()
-        self._guessed: set[tuple[_Program, str | None]] = set()
+        self._fatal_before: set[tuple[_Program, str | None]] = set()
         """The programs whose compile ended FATALly, each with the signature of the failure."""
         self._said: set[str] = set()
 
@@ -109,10 +109,10 @@ class Prefetcher:
         return tuple(process.pid for process in [*running, *self._ending])
 
     def look(self, launch: Launch, start: Start) -> None:
-        """Go on with a held compile if the attempt of `launch` still wants it, else kill it. If
+        """Go on with a paused compile if the attempt of `launch` still wants it, else kill it. If
         nothing compiles then, compile for the next rung. `start` is how the worker was started."""
         plan = launch.plan
-        if (running := self._running) is not None and running.is_held:
+        if (running := self._running) is not None and running.is_paused:
             self._go_on_or_end(running, launch)
         if self._running is not None or not plan.prefetch or plan.is_command or not plan.rungs:
             return
@@ -126,18 +126,18 @@ class Prefetcher:
                 self._begin(program, launch, start)
                 return
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Stop the compile that is under way, until the next `look`."""
         if self._running is not None:
-            self._running.is_held = True
-            self._running.throttle.hold()
+            self._running.is_paused = True
+            self._running.throttle.pause()
 
     def _go_on_or_end(self, compilation: _Compilation, launch: Launch) -> None:
-        """Continue the held compile if the attempt of `launch` still wants it, else kill it: the
+        """Continue the paused compile if the attempt of `launch` still wants it, else kill it: the
         attempt may be on another rung than the one before it."""
         if compilation.program in _programs(launch):
-            compilation.is_held = False
-            compilation.throttle.release()
+            compilation.is_paused = False
+            compilation.throttle.resume()
         else:
             self._running = None
             compilation.throttle.end()
@@ -147,7 +147,7 @@ class Prefetcher:
     def _begin(self, program: _Program, launch: Launch, start: Start) -> None:
         available = self._machine.available_memory()
         if available < _NEEDED:
-            needed = f"{program} has to wait until {_NEEDED >> 20} MiB of memory are free"
+            needed = f"{program} waits until {_NEEDED >> 20} MiB of memory are free"
             waits = Notice("prefetch-waits", needed, num_devices=program.num_devices)
             self._once(self._warn, waits)
             return
@@ -187,7 +187,7 @@ class Prefetcher:
             self._reactor.call_later(_WATCH_INTERVAL, lambda: self._watch(compilation))
 
     def _end(self, compilation: _Compilation, why: str) -> None:
-        compilation.too_much = why
+        compilation.killed_because = why
         compilation.process.signal(SIGKILL)
 
     def _ended(self, compilation: _Compilation) -> None:
@@ -215,14 +215,14 @@ class Prefetcher:
                     num_devices=program.num_devices,
                 )
             )
-        elif compilation.too_much is not None:
-            self._failed(program, compilation.too_much)
+        elif compilation.killed_because is not None:
+            self._failed(program, compilation.killed_because)
         else:
             launch, warn = compilation.launch, self._warn
             end = judged(now, self._machine, launch, [ended], Seen(), None, warn, self._redact)
             failure = end.failure
             assert failure is not None, "its exit is no success"
-            if failure.says_fatal and failure.per_rung and self._would_again(program, failure):
+            if failure.says_fatal and failure.per_rung and self._would_fail_again(program, failure):
                 self._settled.add(program)
                 why = failure.root_cause
                 rung = RungCompileFailed(now, program.phase, program.num_devices, why)
@@ -230,10 +230,10 @@ class Prefetcher:
             else:
                 self._failed(program, failure.root_cause)
 
-    def _would_again(self, program: _Program, failure: Failure) -> bool:
+    def _would_fail_again(self, program: _Program, failure: Failure) -> bool:
         """True if a FATAL failure is certain, or the same failure has occurred before."""
-        known = (program, failure.signature) in self._guessed
-        self._guessed.add((program, failure.signature))
+        known = (program, failure.signature) in self._fatal_before
+        self._fatal_before.add((program, failure.signature))
         return failure.is_certain or known
 
     def _failed(self, program: _Program, why: str) -> None:
@@ -241,7 +241,7 @@ class Prefetcher:
         again = "it is tried once more"
         if self._failures[program] >= _TRIES:
             self._settled.add(program)
-            again = "it is left to the restart that needs it"
+            again = "it is not tried again; the restart that needs it compiles it"
         self._warn(
             Notice(
                 "prefetch-failed",

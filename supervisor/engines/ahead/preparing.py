@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 
 from supervisor.config import gpus
 from supervisor.engines.ahead.prefetching import Prefetcher
-from supervisor.engines.ahead.standby_pool import StandbyPool, Taken, choose, why_never
+from supervisor.engines.ahead.standby_pool import (
+    IMPORTS_NEED,
+    StandbyPool,
+    UsedStandby,
+    choose,
+    why_no_standby,
+)
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.host_port import Host, MainLoop
 from supervisor.engines.launch import Start
@@ -19,7 +25,7 @@ from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock
 from supervisor.protocol import environment
 
-_PROBE_TAKES = 1 << 30
+_PROBE_NEEDS = 1 << 30
 """Bytes of memory that must be free to start a waiting probe process; it takes a tenth of them."""
 
 
@@ -54,21 +60,21 @@ class Preparations:
         """Prepare what is missing, if the attempt has recovered and is not about to end."""
         is_ending = group.exits or group.asked_to_stop
         if not is_ending and group.has_recovered(self._clock.now()):
-            self._standbys.release()
+            self._standbys.resume()
             self._prepare_standbys(group)
             if not self._standbys.are_at_work:
                 self._prepare_probe(group)
                 self._prefetcher.look(group.launch, group.speaker.start)
 
-    def take(self, phase: str, start: Start, descriptors: Mapping[str, int]) -> Taken | None:
+    def take(self, phase: str, start: Start, descriptors: Mapping[str, int]) -> UsedStandby | None:
         """Turn a standby into the worker `start`: see `StandbyPool.take`."""
         return self._standbys.take(phase, start, descriptors)
 
-    def yield_cpu(self) -> None:
+    def pause(self) -> None:
         """Stop the background work, because the attempt is about to end. It goes on when the next
         attempt has recovered."""
-        self._standbys.hold()
-        self._prefetcher.hold()
+        self._standbys.pause()
+        self._prefetcher.pause()
 
     def _prepare_standbys(self, group: WorkerGroup) -> None:
         """Start missing standbys, one for each worker of the next attempt."""
@@ -78,7 +84,7 @@ class Preparations:
         missing = self._standbys.missing(plan.name, launch.world_size)
         if not missing or not group.modules_are_known:
             return
-        if (why := why_never(plan.argv, plan.env)) is not None:
+        if (why := why_no_standby(plan.argv, plan.env)) is not None:
             self._standbys.give_up(plan.name, why)
             return
         extra = {}
@@ -89,13 +95,15 @@ class Preparations:
         mode = choose(
             plan.standby,
             platform=plan.platform or group.platform,
-            knows_how=not plan.is_command and plan.workers == 1,
-            held=self._machine.resident(worker.process.pid),
-            available=self._machine.available_memory() // missing,
+            can_warm_up=not plan.is_command and plan.workers == 1,
+            worker_memory=self._machine.resident(worker.process.pid),
+            free_memory=self._machine.available_memory() // missing,
             gpu_share=gpus.share(worker.start.env),
         )
         if mode is None:
-            self._standbys.give_up(plan.name, "there is not enough memory for one")
+            self._standbys.give_up(
+                plan.name, f"there is not enough free memory ({IMPORTS_NEED >> 30} GiB is needed)"
+            )
             return
         output = launch.directory.parent / "standby.log"
         for _ in range(missing):
@@ -106,7 +114,7 @@ class Preparations:
         plan = group.launch.plan
         is_wanted = plan.prefetch or plan.standby != "off"
         needs_one = len(plan.rungs) > 1 and plan.units and is_wanted
-        if not needs_one or self._probe.pids or self._machine.available_memory() < _PROBE_TAKES:
+        if not needs_one or self._probe.pids or self._machine.available_memory() < _PROBE_NEEDS:
             return
         try:
             self._probe.prepare(plan)
@@ -114,7 +122,7 @@ class Preparations:
             self._warn(
                 Notice(
                     "prober-failed",
-                    f"nothing waits to look at the devices: {error}",
+                    f"cannot start the waiting probe process: {error}; the next probe takes longer",
                     reason=str(error),
                 )
             )

@@ -28,9 +28,7 @@ from supervisor.protocol.removal import Place
 from supervisor.protocol.shortening import keep_beginning
 from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, StandbyOrders
 
-Choice = Mode | None
-
-_OF_THE_JOB = (
+_VARIABLES_GIVEN_EARLY = (
     environment.ADJUST,
     environment.EXECUTABLES,
     environment.JOB,
@@ -43,7 +41,7 @@ _OF_THE_JOB = (
 """The variables of the worker protocol that a standby gets when it is started. Most often they are
 the same in the next attempt. The worker's own values come later, with its orders."""
 
-_OF_ONE_ATTEMPT = {
+_CHANGING_PLACEHOLDERS = {
     "attempt": "have the program read SUPERVISE_ATTEMPT instead",
     "resume_step": "pass it as an argument of the program instead",
 }
@@ -51,10 +49,10 @@ _OF_ONE_ATTEMPT = {
 
 _MAX_SHOWN = 500
 """Most characters of a standby's problem that people are shown."""
-_IMPORTS_TAKE = 1 << 30
+IMPORTS_NEED = 1 << 30
 """Bytes of memory that must be free for a standby with imports. jax, flax, optax and orbax take
 181 MB; other programs import more."""
-_OF_NO_USE = ("stopped", "tracing-stop", "zombie", "dead", "gone")
+_UNUSABLE_STATES = ("stopped", "tracing-stop", "zombie", "dead", "gone")
 """The states (see `Processes.state`) in which a standby cannot become a worker."""
 
 
@@ -62,19 +60,19 @@ def choose(
     configured: str | None,
     *,
     platform: str | None,
-    knows_how: bool,
-    held: int,
-    available: int,
+    can_warm_up: bool,
+    worker_memory: int,
+    free_memory: int,
     gpu_share: float | None,
-) -> Choice:
+) -> Mode | None:
     """Returns the kind of standby to keep; None: no standby.
 
     Args:
         configured: the kind that the config asks for; None: the kind that suits.
         platform: the platform of the devices; None: not known.
-        knows_how: whether the program can prepare more than its imports.
-        held: bytes of memory that a worker holds.
-        available: bytes of memory that are free for this standby.
+        can_warm_up: whether the program can prepare more than its imports.
+        worker_memory: bytes of memory that a worker holds.
+        free_memory: bytes of memory that are free for this standby.
         gpu_share: the part of a GPU's memory that each process takes at its start; None: it takes
             memory as it needs it.
 
@@ -86,12 +84,12 @@ def choose(
     """
     is_full = platform == "gpu" and gpu_share is not None and not fits_twice(gpu_share)
     if configured is not None:
-        return "ready" if configured == "ready" and knows_how and not is_full else "imports"
+        return "ready" if configured == "ready" and can_warm_up and not is_full else "imports"
     is_divided = platform == "gpu" and gpu_share is not None and not is_full
-    has_room = available >= max(2 * held, _IMPORTS_TAKE)
-    if (platform == "cpu" or is_divided) and knows_how and has_room:
+    has_room = free_memory >= max(2 * worker_memory, IMPORTS_NEED)
+    if (platform == "cpu" or is_divided) and can_warm_up and has_room:
         return "ready"
-    return "imports" if available >= _IMPORTS_TAKE else None
+    return "imports" if free_memory >= IMPORTS_NEED else None
 
 
 def fits(prepared: Start, wanted: Start) -> bool:
@@ -103,10 +101,12 @@ def fits(prepared: Start, wanted: Start) -> bool:
     """
     size = interpreter_part(prepared.argv)
     same = prepared.argv[:size] == wanted.argv[:size]
-    return same and _deciding(prepared.env) == _deciding(wanted.env)
+    return same and _variables_that_must_match(prepared.env) == _variables_that_must_match(
+        wanted.env
+    )
 
 
-def why_never(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
+def why_no_standby(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
     """Returns why no standby of a program with the config's `argv` and `env` can become the next
     attempt's worker; None: a standby can.
 
@@ -119,21 +119,21 @@ def why_never(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
     texts = {"the options of its interpreter": " ".join(bootstrapped_argv[:size]), **env}
     for where, text in texts.items():
         for name in placeholders.names(text):
-            if name in _OF_ONE_ATTEMPT:
+            if name in _CHANGING_PLACEHOLDERS:
                 return (
                     f"{where} in the config has {{{name}}}, which differs in each attempt, and may "
-                    f"decide what the imports do: {_OF_ONE_ATTEMPT[name]}"
+                    f"decide what the imports do: {_CHANGING_PLACEHOLDERS[name]}"
                 )
     return None
 
 
-def _foreign(env: Mapping[str, str]) -> dict[str, str]:
+def _variables_of_the_program(env: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in env.items() if not k.startswith(environment.PREFIX)}
 
 
-def _deciding(env: Mapping[str, str]) -> dict[str, str]:
+def _variables_that_must_match(env: Mapping[str, str]) -> dict[str, str]:
     place = (*environment.ALL_TOPOLOGY, *environment.VISIBLE_DEVICES, environment.SHARES_TPU)
-    return {k: v for k, v in _foreign(env).items() if k not in place}
+    return {k: v for k, v in _variables_of_the_program(env).items() if k not in place}
 
 
 class StandbyPool:
@@ -185,8 +185,8 @@ class StandbyPool:
         worker.
         """
         env = {
-            **{name: start.env[name] for name in _OF_THE_JOB if name in start.env},
-            **_foreign(start.env),
+            **{name: start.env[name] for name in _VARIABLES_GIVEN_EARLY if name in start.env},
+            **_variables_of_the_program(start.env),
             **extra,
         }
         try:
@@ -199,28 +199,28 @@ class StandbyPool:
         self._standbys.append(standby)
         self._reactor.watch(standby.descriptor, lambda: self._heard(standby))
 
-    def hold(self) -> None:
-        """Stop the standbys that are still getting ready, until `release`."""
+    def pause(self) -> None:
+        """Stop the standbys that are still getting ready, until `resume`."""
         for standby in self._standbys:
-            standby.hold()
+            standby.pause()
 
-    def release(self) -> None:
-        """Let the held standbys run again."""
+    def resume(self) -> None:
+        """Let the paused standbys run again."""
         for standby in self._standbys:
-            standby.release()
+            standby.resume()
 
-    def take(self, phase: str, start: Start, descriptors: Mapping[str, int]) -> Taken | None:
+    def take(self, phase: str, start: Start, descriptors: Mapping[str, int]) -> UsedStandby | None:
         """Turn a standby into the worker `start`, with these descriptors (see `protocol.standby`).
 
         Returns the worker; None: no standby is ready and fits, so the worker needs a cold start.
         """
         for standby in [one for one in self._standbys if one.is_ready and one.phase == phase]:
-            standby.release()
-            if (condition := self._machine.state(standby.process.pid)) in _OF_NO_USE:
+            standby.resume()
+            if (condition := self._machine.state(standby.process.pid)) in _UNUSABLE_STATES:
                 self._warn(
                     Notice(
                         "standby-lost",
-                        f"the standby is {condition}: a cold start",
+                        f"the standby is {condition} and cannot be used; the worker starts cold",
                         reason=condition,
                     )
                 )
@@ -229,7 +229,8 @@ class StandbyPool:
             if not fits(standby.start, start):
                 self._tell(
                     Notice(
-                        "standby-unfit", "the standby does not fit the next attempt: a cold start"
+                        "standby-unfit",
+                        "the standby does not fit the next attempt; the worker starts cold",
                     )
                 )
                 self.discard()
@@ -242,19 +243,21 @@ class StandbyPool:
                 self._warn(
                     Notice(
                         "standby-lost",
-                        f"the standby is gone ({error}): a cold start",
+                        f"the standby has ended ({error}); the worker starts cold",
                         reason=str(error),
                     )
                 )
                 self._end(standby.process)
                 continue
-            return Taken(standby.process, standby.mode)
+            return UsedStandby(standby.process, standby.mode)
         return None
 
     def give_up(self, phase: str, why: str) -> None:
         """Start no more standbys for the rest of the phase, and tell people `why`, once."""
         if self._given_up != phase:
-            self._warn(Notice("standby-failed", f"no standby: {why}", reason=why))
+            self._warn(
+                Notice("standby-failed", f"no standby is prepared in this phase: {why}", reason=why)
+            )
         self._given_up = phase
 
     def discard(self) -> None:
@@ -297,7 +300,7 @@ class StandbyPool:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class UsedStandby:
     """A standby that has become a worker."""
 
     process: Process
@@ -325,7 +328,7 @@ class _Standby:
         self.start = start
         self.mode: Mode = mode
         self.is_ready = False
-        self._is_held = False
+        self._is_paused = False
         self._output = output
         self._said = b""
         self._connection = machine.connection()
@@ -363,16 +366,16 @@ class _Standby:
             return self._said[1:].decode(errors="replace")
         return f"it ended by itself, see {self._output.name}"
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Stop the process, unless it is ready: then it only waits and uses no CPU."""
         if not self.is_ready:
-            self._is_held = True
+            self._is_paused = True
             self.process.signal(SIGSTOP)
 
-    def release(self) -> None:
-        """Let the process run again if `hold` stopped it; not if somebody else did."""
-        if self._is_held:
-            self._is_held = False
+    def resume(self) -> None:
+        """Let the process run again if `pause` stopped it; not if somebody else did."""
+        if self._is_paused:
+            self._is_paused = False
             self.process.signal(SIGCONT)
 
     def become(self, start: Start, descriptors: Mapping[str, int]) -> None:

@@ -61,12 +61,12 @@ class Throttle:
         self._before = (0, 0)
         self._burst()
 
-    def hold(self) -> None:
-        """Stop the process until `release`."""
+    def pause(self) -> None:
+        """Stop the process until `resume`."""
         self._turn += 1
         self._process.signal(SIGSTOP)
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Let the process run again, in bursts."""
         self._turn += 1
         self._continue()
