@@ -48,16 +48,16 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu,cpu"}
 
 
-class Failed(Exception):  # noqa: N818
+class CheckFailedError(Exception):
     """The check saw something else than it expected; the text says what."""
 
 
-class Skipped(Exception):  # noqa: N818
+class CheckSkippedError(Exception):
     """The check cannot run on this machine; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StepResult:
     """The output of a `step` process on some of the devices (see `device`)."""
 
     up: dict[str, Any]
@@ -84,9 +84,9 @@ class Bench:
         self.hardware = f"{count} simulated devices" if platform == "cpu" else platform
         self.runtime = ""
         self.seen: list[str] = []
-        self.stepped: dict[tuple[int, ...], Stepped] = {}
+        self.step_results: dict[tuple[int, ...], StepResult] = {}
         """Results of `step` processes by their devices, reused by later checks
-        (`common.stepped`)."""
+        (`common.run_step`)."""
         self.work = Path(tempfile.mkdtemp(prefix="supervise-acceptance-"))
         self._mark = uuid.uuid4().hex
         self._children: list[Child] = []
@@ -110,10 +110,10 @@ class Bench:
         """Raise unless `condition` holds.
 
         Raises:
-            Failed: `condition` is false; its text is `otherwise`.
+            CheckFailedError: `condition` is false; its text is `otherwise`.
         """
         if not condition:
-            raise Failed(otherwise)
+            raise CheckFailedError(otherwise)
 
     def device(self, do: str, env: Mapping[str, str] | None = None, **more: Any) -> Child:
         """Start `device.py` with the task `do` and its arguments `more`; `env` as in `start`."""
@@ -235,11 +235,11 @@ class Child:
         lines = [line for line in self.text.splitlines() if line.strip()]
         return lines[-1].strip()[:_LAST] if lines else "nothing"
 
-    def told(self, at: str) -> dict[str, Any]:
+    def wait_for(self, at: str) -> dict[str, Any]:
         """Wait for the first JSON line of `device.py` with this `at`; returns it.
 
         Raises:
-            Failed: the line does not come in time, or the process has ended without it.
+            CheckFailedError: the line does not come in time, or the process has ended without it.
         """
         line = self.until(rf'^\{{"at": "{at}".*\}}$')
         return dict(json.loads(line[0]))
@@ -248,16 +248,18 @@ class Child:
         """Wait until a line of its output matches `pattern`; returns the match.
 
         Raises:
-            Failed: no match in time, or the process has ended without one.
+            CheckFailedError: no match in time, or the process has ended without one.
         """
         wanted = re.compile(pattern, re.MULTILINE)
         while (match := wanted.search(self.text)) is None:
             if self.process.poll() is not None and (match := wanted.search(self.text)) is None:
-                raise Failed(f"it ended with {self.process.returncode}: {self.last_line}")
+                raise CheckFailedError(f"it ended with {self.process.returncode}: {self.last_line}")
             if match is not None:
                 break
             if self._bench.left <= 0:
-                raise Failed(f"not in time, and the last that it said was: {self.last_line}")
+                raise CheckFailedError(
+                    f"not in time, and the last that it said was: {self.last_line}"
+                )
             time.sleep(_LOOK)
         return match
 
@@ -265,12 +267,12 @@ class Child:
         """Wait for its end; returns the exit code.
 
         Raises:
-            Failed: it does not end in time.
+            CheckFailedError: it does not end in time.
         """
         try:
             return self.process.wait(max(0.0, self._bench.left))
         except subprocess.TimeoutExpired:
-            raise Failed(f"did not end in time; it said last: {self.last_line}") from None
+            raise CheckFailedError(f"did not end in time; it said last: {self.last_line}") from None
 
     def kill(self) -> None:
         """Kill it and its process group. If it is a supervisor, its guard kills what it started."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from deploy.acceptance.bench import KILLS, Bench, Failed, Skipped
+from deploy.acceptance.bench import KILLS, Bench, CheckFailedError, CheckSkippedError
 from deploy.acceptance.results import Result, Status
 
 Platform = Literal["tpu", "gpu", "cpu"]
@@ -16,7 +16,7 @@ NAMES: dict[str, str] = {"tpu": "a TPU", "gpu": "an NVIDIA GPU", "cpu": "simulat
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check. `run` raises `Failed` or `Skipped`, and passes otherwise."""
+    """One check. `run` raises `CheckFailedError` or `CheckSkippedError`, and passes otherwise."""
 
     name: str
     platforms: tuple[str, ...]
@@ -117,9 +117,9 @@ def _run(one: Check, bench: Bench, clean: Callable[[str], str]) -> Result:
 
     try:
         one.run(bench)
-    except Skipped as error:
+    except CheckSkippedError as error:
         status, why = "skipped", str(error)
-    except Failed as error:
+    except CheckFailedError as error:
         status, why = "failed", str(error)
     except KeyboardInterrupt:
         status, why = "skipped", "interrupted"

@@ -14,9 +14,9 @@ from types import FrameType
 from typing import NoReturn
 
 from deploy.acceptance import common, gpu, jobs, machine, preempt, tpu
-from deploy.acceptance.bench import KILLS, ROOT, Bench, Failed
+from deploy.acceptance.bench import KILLS, ROOT, Bench, CheckFailedError
 from deploy.acceptance.checks import CHECKS, ORDER, Check, run_all, skipped
-from deploy.acceptance.output import CannotWrite, Output
+from deploy.acceptance.output import CannotWriteError, Output
 from deploy.acceptance.results import Report, Result, seen_where
 from deploy.acceptance.scrub import Scrub
 from supervisor.protocol.messages import printable
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGHUP, _stop)
     try:
         return _checked(options, Output(options.out))
-    except CannotWrite as error:
+    except CannotWriteError as error:
         print(f"python -m deploy.acceptance: {error}", file=sys.stderr)
         return _UNWRITTEN
 
@@ -110,7 +110,7 @@ def _results(
     and skips all checks."""
     try:
         machine.identify(bench)
-    except Failed as error:
+    except CheckFailedError as error:
         why = clean(f"{error}; {machine.REMEDIES[bench.platform]}")
         seen = tuple(clean(line) for line in bench.last_words())
         yield Result("start", "failed", "jax can use the devices", _START, seen, why)

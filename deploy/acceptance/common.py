@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from deploy.acceptance.bench import Bench, Child, Failed, Skipped, Stepped
+from deploy.acceptance.bench import Bench, CheckFailedError, CheckSkippedError, Child, StepResult
 from deploy.acceptance.checks import check
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
@@ -33,12 +33,12 @@ from supervisor.protocol.environment import NUM_CPU_DEVICES
 _NO_BACKEND = ("backend-unseen", "backend-missing")
 
 
-def shown(bench: Bench, places: list[int]) -> dict[str, str]:
+def shown_environment(bench: Bench, places: list[int]) -> dict[str, str]:
     """Returns the environment that shows a process only the devices `places`; the supervisor makes
     it the same way.
 
     Raises:
-        Skipped: one process cannot have just these devices.
+        CheckSkippedError: one process cannot have just these devices.
     """
     if bench.platform == "cpu":
         return {NUM_CPU_DEVICES: str(len(places))}
@@ -47,7 +47,7 @@ def shown(bench: Bench, places: list[int]) -> dict[str, str]:
     try:
         return visibility_variables(_plan(bench), [str(place) for place in places], os.environ)
     except (ValueError, OSError) as error:
-        raise Skipped(str(error)) from error
+        raise CheckSkippedError(str(error)) from error
 
 
 def _plan(bench: Bench) -> PhasePlan:
@@ -76,33 +76,33 @@ def sizes(bench: Bench) -> list[int]:
     return [bench.count, *(size for size in (8, 4, 2, 1) if size < bench.count)]
 
 
-def stepped(bench: Bench, places: list[int]) -> Stepped:
+def run_step(bench: Bench, places: list[int]) -> StepResult:
     """Run training steps on the devices `places` in a new process; returns its output.
 
     The result is kept: other checks that ask for the same devices get it without another process.
 
     Raises:
-        Failed, Skipped: see `checked_step` and `shown`.
+        CheckFailedError, CheckSkippedError: see `checked_step` and `shown_environment`.
     """
     key = tuple(places)
-    if key not in bench.stepped:
-        child = bench.device("step", shown(bench, places), stays=True)
-        up = child.told("up")
+    if key not in bench.step_results:
+        child = bench.device("step", shown_environment(bench, places), stays=True)
+        up = child.wait_for("up")
         bench.expect(up["found"] == len(places), f"jax sees {up['found']}")
         done = checked_step(child, bench)
         files = {h.pid: h.devices for h in accelerators.holders()}.get(child.pid, ())
-        bench.stepped[key] = Stepped(up, done, files)
+        bench.step_results[key] = StepResult(up, done, files)
         bench.end()
-    return bench.stepped[key]
+    return bench.step_results[key]
 
 
 def checked_step(child: Child, bench: Bench) -> dict[str, Any]:
     """Wait for the end of a `step` process; returns its last JSON line.
 
     Raises:
-        Failed: the loss did not fall, or a known product is wrong.
+        CheckFailedError: the loss did not fall, or a known product is wrong.
     """
-    done = child.told("done")
+    done = child.wait_for("done")
     losses = done["losses"]
     bench.expect(losses[-1] < losses[0], f"the loss did not fall: {losses}")
     bench.expect(not done["bad"], f"wrong results: {done['bad']}")
@@ -124,8 +124,8 @@ def devices(bench: Bench) -> None:
     """Starts jax twice, and looks at the devices that it finds and at the time it takes."""
     for turn in ("first", "second"):
         child = bench.device("hold")
-        up = child.told("up")
-        child.told("holding")
+        up = child.wait_for("up")
+        child.wait_for("holding")
         bench.see(f"{turn} start: up after {up['seconds']:.1f} s, {up['runtime']}")
         if turn == "second":
             opened = {h.pid: h.devices for h in accelerators.holders()}.get(child.pid, ())
@@ -181,14 +181,14 @@ def rungs(bench: Bench) -> None:
     for places in aligned(bench):
         began = time.monotonic()
         try:
-            stepped(bench, places)
-            told = "well"
-        except (Failed, Skipped) as error:
-            told = f"NOT WELL: {error}"
+            run_step(bench, places)
+            outcome = "ok"
+        except (CheckFailedError, CheckSkippedError) as error:
+            outcome = f"FAILED: {error}"
             wrong.append(places)
         bench.end()  # a failed process may be left
-        bench.see(f"{len(places)}: {places}: {told} ({time.monotonic() - began:.1f} s)")
-    bench.expect(not wrong, f"not well: {wrong}")
+        bench.see(f"{len(places)}: {places}: {outcome} ({time.monotonic() - began:.1f} s)")
+    bench.expect(not wrong, f"failed on {wrong}")
 
 
 @check(
@@ -206,15 +206,15 @@ def kills(bench: Bench) -> None:
     """Measures the time from each kill until the next process, which starts at once, is up."""
     waits: list[float] = []
     child = bench.device("train")
-    child.told("step")
+    child.wait_for("step")
     for _ in range(bench.kills):
         killed = time.time()
         child.kill()
         child, refusals = _until_up(bench)
-        waits.append(child.told("up")["time"] - killed)
+        waits.append(child.wait_for("up")["time"] - killed)
         if refusals:
             bench.see(f"refused {len(refusals)} times, at last: {refusals[-1]}")
-        child.told("step")
+        child.wait_for("step")
     bench.see(f"{len(waits)} kills; seconds until up: {' '.join(f'{w:.1f}' for w in waits)}")
     bench.see(f"median {statistics.median(waits):.1f} s, longest {max(waits):.1f} s")
     bench.expect(max(waits) <= 30.0, f"once it took {max(waits):.1f} s")
@@ -226,8 +226,8 @@ def _until_up(bench: Bench) -> tuple[Child, list[str]]:
     while True:
         child = bench.device("train")
         try:
-            child.told("up")
-        except Failed as error:
+            child.wait_for("up")
+        except CheckFailedError as error:
             if bench.left <= 0:
                 raise
             refusals.append(str(error))
@@ -258,7 +258,7 @@ def probe(bench: Bench) -> None:
                 looker.prepare(_plan(bench))
                 _wait_until_idle(looker.pids[0], bench)
             began = time.monotonic()
-            answer = _looked(reactor, looker, bench)
+            answer = _probe_once(reactor, looker, bench)
             took = time.monotonic() - began
             bench.see(f"{'warm' if is_warm else 'cold'}: {took:.1f} s, {answer}")
             bench.expect(len(answer.healthy) == bench.count, f"not all are well: {answer}")
@@ -268,11 +268,11 @@ def probe(bench: Bench) -> None:
         guard.dismiss()
 
 
-def _looked(reactor: Reactor, looker: DeviceProbe, bench: Bench) -> ProbeAnswer:
+def _probe_once(reactor: Reactor, looker: DeviceProbe, bench: Bench) -> ProbeAnswer:
     """Probe all devices; returns the answer.
 
     Raises:
-        Failed: no answer in time.
+        CheckFailedError: no answer in time.
     """
     answers: list[ProbeAnswer] = []
 
@@ -339,8 +339,10 @@ def judged(bench: Bench, child: Child, code: int) -> dict[str, Any]:
     bench.expect(judge.wait() == 0, f"classify failed: {judge.last_line}")
     found = dict(json.loads(judge.text))
     failure = found.get("failure") or found
-    kept = {key: failure.get(key) for key in ("verdict", "rule", "cause") if key in failure}
-    bench.see(f"judged: {json.dumps(kept or found)[:400]}")
+    shown_verdict = {
+        key: failure.get(key) for key in ("verdict", "rule", "cause") if key in failure
+    }
+    bench.see(f"judged: {json.dumps(shown_verdict or found)[:400]}")
     return dict(failure)
 
 
@@ -379,7 +381,7 @@ def short_list(bench: Bench) -> None:
 def run_time_memory(bench: Bench) -> None:
     """Allocates more than the memory of the first device."""
     child = bench.device("exhaust")
-    child.told("up")
+    child.wait_for("up")
     code = child.wait()
     lines = re.findall(r".*(?:RESOURCE_EXHAUSTED|Out of memory).*", child.text)
     bench.see(f"exit code {code}: {(lines or [child.last_line])[-1][:400]}")

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from deploy.acceptance.bench import Bench, Child, Failed, Skipped
+from deploy.acceptance.bench import Bench, CheckFailedError, CheckSkippedError, Child
 from deploy.acceptance.checks import check
 from deploy.acceptance.common import checked_step, expect_no_backend, judged
 from deploy.acceptance.jobs import take_over
@@ -26,29 +26,29 @@ _XID_OF_THE_PROGRAM = re.compile(r"Xid \([^)]*\): (?:13|31|43|45)\b")
 _OF_AN_XID = ("hardware", "device-fault")
 
 
-def asked(bench: Bench, *names: str) -> list[list[str]]:
+def query_gpus(bench: Bench, *names: str) -> list[list[str]]:
     """Returns the properties `names` of each GPU, from nvidia-smi.
 
     Raises:
-        Skipped: there is no nvidia-smi, or it fails.
+        CheckSkippedError: there is no nvidia-smi, or it fails.
     """
     said = bench.said([SMI, f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"])
     if said is None:
-        raise Skipped(f"{SMI} is not there, or fails")
+        raise CheckSkippedError(f"{SMI} is not there, or fails")
     return [[cell.strip() for cell in line.split(",")] for line in said.strip().splitlines()]
 
 
-def used(bench: Bench, gpu: int) -> int:
+def used_mib(bench: Bench, gpu: int) -> int:
     """Returns how many MiB of one GPU are in use."""
-    return int(asked(bench, "memory.used")[gpu][0])
+    return int(query_gpus(bench, "memory.used")[gpu][0])
 
 
 def used_by_gpu(bench: Bench) -> list[int]:
     """Returns how many MiB of each GPU are in use."""
-    return [int(row[0]) for row in asked(bench, "memory.used")]
+    return [int(row[0]) for row in query_gpus(bench, "memory.used")]
 
 
-def raised(before: list[int], now: list[int]) -> list[int]:
+def gpus_with_new_memory(before: list[int], now: list[int]) -> list[int]:
     """Returns the GPUs whose memory in use has grown by more than a process's smallest context."""
     return [
         gpu for gpu, (old, new) in enumerate(zip(before, now, strict=True)) if new > old + _CONTEXT
@@ -58,14 +58,14 @@ def raised(before: list[int], now: list[int]) -> list[int]:
 def end_and_free(bench: Bench, before: list[int]) -> None:
     """Kill the check's processes, and wait until their GPU memory is free."""
     bench.end()
-    while raised(before, used_by_gpu(bench)):
+    while gpus_with_new_memory(before, used_by_gpu(bench)):
         bench.expect(bench.left > 0, "the memory of a process that was killed is not free in time")
 
 
-def held(bench: Bench, **env: str) -> Child:
+def hold_gpus(bench: Bench, **env: str) -> Child:
     """Start a process that holds the GPUs that `env` shows it; returns it when it has them."""
     child = bench.device("hold", env)
-    child.told("holding")
+    child.wait_for("holding")
     return child
 
 
@@ -79,13 +79,13 @@ def held(bench: Bench, **env: str) -> Child:
 )
 def gpu_names(bench: Bench) -> None:
     """Finds out by the memory in use which GPU a process has."""
-    names = asked(bench, "index", "uuid")
+    names = query_gpus(bench, "index", "uuid")
     bench.expect(names, f"{SMI} lists no GPU")
     for place, (index, uuid) in enumerate(names):
         for name in (index, uuid, uuid[: len("GPU-") + 8]):
             before = used_by_gpu(bench)
-            up = held(bench, **{_VISIBLE: name, **_BUS_ORDER}).told("up")
-            taken = raised(before, used_by_gpu(bench))
+            up = hold_gpus(bench, **{_VISIBLE: name, **_BUS_ORDER}).wait_for("up")
+            taken = gpus_with_new_memory(before, used_by_gpu(bench))
             bench.see(f"{name}: {up['found']} device(s), memory taken on GPU {taken}")
             bench.expect(up["found"] == 1, f"{name} shows {up['found']}")
             bench.expect(
@@ -104,9 +104,9 @@ def mig(bench: Bench) -> None:
     """Takes the instance names from `nvidia-smi -L`."""
     names = re.findall(r"MIG-[0-9a-zA-Z/-]+", bench.said([SMI, "-L"]) or "")
     if not names:
-        raise Skipped("no GPU here is divided into MIG instances")
+        raise CheckSkippedError("no GPU here is divided into MIG instances")
     for some in (names[:1], names[:2]):
-        up = held(bench, **{_VISIBLE: ",".join(some)}).told("up")
+        up = hold_gpus(bench, **{_VISIBLE: ",".join(some)}).wait_for("up")
         bench.see(f"{len(some)} name(s): {up['found']} device(s)")
         bench.expect(up["found"] == 1, f"{len(some)} names show {up['found']}")
         bench.end()
@@ -121,17 +121,17 @@ def mig(bench: Bench) -> None:
 )
 def memory_freed(bench: Bench) -> None:
     """Measures the memory in use with nvidia-smi."""
-    before = used(bench, 0)
-    child = held(bench)
-    limit = child.told("up")["devices"][0]["bytes"]
-    during = used(bench, 0)
+    before = used_mib(bench, 0)
+    child = hold_gpus(bench)
+    limit = child.wait_for("up")["devices"][0]["bytes"]
+    during = used_mib(bench, 0)
     bench.expect(during > before + _CONTEXT, f"nothing was taken: {before} -> {during} MiB")
     began = time.monotonic()
     child.kill()
-    while (now := used(bench, 0)) > before + _CONTEXT and bench.left > 0:
+    while (now := used_mib(bench, 0)) > before + _CONTEXT and bench.left > 0:
         pass
     took = time.monotonic() - began
-    again = held(bench).told("up")["devices"][0]["bytes"]
+    again = hold_gpus(bench).wait_for("up")["devices"][0]["bytes"]
     bench.see(f"MiB in use: {before} before, {during} during, {now} {took:.1f} s after SIGKILL")
     bench.see(f"bytes that jax may use: {limit}, then {again}")
     bench.expect(took <= 10.0, f"it took {took:.1f} s")
@@ -147,21 +147,23 @@ def memory_freed(bench: Bench) -> None:
 )
 def beside_preallocation(bench: Bench) -> None:
     """Starts a second process twice: with jax's default, and without preallocation."""
-    held(bench)
+    hold_gpus(bench)
     as_needed = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     for name, env in (("with 75% too", {}), ("with what it needs", as_needed)):
         second = bench.device("step", env)
         try:
-            second.told("up")
+            second.wait_for("up")
             checked_step(second, bench)
-            told = _WELL
-        except Failed as error:
-            told = str(error)
+            outcome = _WELL
+        except CheckFailedError as error:
+            outcome = str(error)
         lacking = re.findall(r".*(?:out of memory|OUT_OF_MEMORY|EXHAUSTED).*", second.text)
-        bench.see(f"{name}: {told}; {lacking[0][:300] if lacking else 'no lack of memory is told'}")
+        bench.see(
+            f"{name}: {outcome}; {lacking[0][:300] if lacking else 'no lack of memory is reported'}"
+        )
         second.kill()
         if not env:
-            bench.expect(told != _WELL or lacking, "two processes got 75% each")
+            bench.expect(outcome != _WELL or lacking, "two processes got 75% each")
 
 
 @check(
@@ -186,12 +188,12 @@ def ready_standby(bench: Bench) -> None:
 def probe_apart(bench: Bench) -> None:
     """Finds out by the memory in use which GPUs have a context."""
     if bench.count < 2:
-        raise Skipped("there is only one GPU")
+        raise CheckSkippedError("there is only one GPU")
     before = used_by_gpu(bench)
-    held(bench, **{_VISIBLE: "1", **_BUS_ORDER})
+    hold_gpus(bench, **{_VISIBLE: "1", **_BUS_ORDER})
     during = used_by_gpu(bench)
     bench.see(f"MiB in use, with a process on GPU 1 alone: {before} -> {during}")
-    taken = raised(before, during)
+    taken = gpus_with_new_memory(before, during)
     bench.expect(taken == [1], f"memory was taken on GPU {taken}, and not on GPU 1 alone")
 
 
@@ -205,10 +207,12 @@ def probe_apart(bench: Bench) -> None:
 )
 def exclusive(bench: Bench) -> None:
     """Runs only if the machine is in this mode already: the check changes no settings."""
-    modes = {row[0] for row in asked(bench, "compute_mode")}
+    modes = {row[0] for row in query_gpus(bench, "compute_mode")}
     if not any("exclusive" in mode.lower() for mode in modes):
-        raise Skipped(f"the compute mode is {modes}: sudo {SMI} -c EXCLUSIVE_PROCESS, then again")
-    held(bench)
+        raise CheckSkippedError(
+            f"the compute mode is {modes}: sudo {SMI} -c EXCLUSIVE_PROCESS, then again"
+        )
+    hold_gpus(bench)
     second = bench.device("hold")
     code = second.wait()
     bench.see(f"the second ended with {code}: {second.last_line}")
@@ -229,13 +233,13 @@ def exclusive(bench: Bench) -> None:
 def mps(bench: Bench) -> None:
     """Runs only if the MPS daemon runs already."""
     if not _runs(_MPS, bench):
-        raise Skipped(f"no MPS daemon runs: {_MPS} -d, then again")
+        raise CheckSkippedError(f"no MPS daemon runs: {_MPS} -d, then again")
     env = {"XLA_CLIENT_MEM_FRACTION": ".4", _VISIBLE: "0"}
     both = [bench.device("train", env) for _ in range(2)]
     for child in both:
-        devices = child.told("up")["devices"]
+        devices = child.wait_for("up")["devices"]
         bench.expect([each["id"] for each in devices] == [0], f"it sees {devices}")
-        child.told("step")
+        child.wait_for("step")
     clients = _clients(bench)
     lives = [child.process.poll() is None for child in both]
     bench.see(f"clients of MPS: {len(clients)}; both train: {all(lives)}")
@@ -287,10 +291,12 @@ def xid(bench: Bench) -> None:
     """Judges the Xids that the log has; provokes none."""
     said = bench.said(["dmesg"])
     if said is None:
-        raise Skipped("the kernel's log cannot be read: sudo, or sysctl kernel.dmesg_restrict=0")
+        raise CheckSkippedError(
+            "the kernel's log cannot be read: sudo, or sysctl kernel.dmesg_restrict=0"
+        )
     found = _without_processes(re.findall(r"NVRM: Xid .*", said))
     if not found:
-        raise Skipped("there is no Xid in the kernel's log")
+        raise CheckSkippedError("there is no Xid in the kernel's log")
     for line in sorted(set(found))[:10]:
         bench.see(line)
         log = bench.start(["/usr/bin/env", "echo", line])

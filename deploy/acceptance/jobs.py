@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from deploy.acceptance.bench import DEVICE, Bench, Child, Failed, Skipped
+from deploy.acceptance.bench import DEVICE, Bench, CheckFailedError, CheckSkippedError, Child
 from deploy.acceptance.checks import check
-from deploy.acceptance.common import devices_of, shown
+from deploy.acceptance.common import devices_of, shown_environment
 from supervisor.adapters.platforms import accelerators
 from supervisor.config.chips import shares, why_not
 from supervisor.protocol import simulated
@@ -44,14 +44,14 @@ def together(bench: Bench, name: str, dies: int | None = None) -> Path:
 
     `dies` is the rank that kills itself (None: neither).
     """
-    asked = json.dumps({"do": "join", "dies": dies})
+    task = json.dumps({"do": "join", "dies": dies})
     init = {
         "model_dir": str(bench.work / name),
         "devices": devices_of(bench),
         "workers": 2,
         "autorestart": {"max_num_restarts": 0, "standby": "off"},
     }
-    argv = [sys.executable, "-P", str(DEVICE), asked]
+    argv = [sys.executable, "-P", str(DEVICE), task]
     return _written(bench, name, {"init": init, "command": {"argv": argv, "bootstrap": False}})
 
 
@@ -61,7 +61,7 @@ def _written(bench: Bench, name: str, trainer: dict[str, Any]) -> Path:
     return path
 
 
-def told(bench: Bench, job: Child, lines: str) -> None:
+def note_lines(bench: Bench, job: Child, lines: str) -> None:
     """Note the job's output lines that match the pattern `lines`."""
     for line in job.text.splitlines():
         if re.search(lines, line):
@@ -70,10 +70,10 @@ def told(bench: Bench, job: Child, lines: str) -> None:
 
 def _can_share(bench: Bench) -> None:
     if bench.count < 2 or bench.count % 2:
-        raise Skipped(f"two workers cannot share {bench.count} device(s)")
+        raise CheckSkippedError(f"two workers cannot share {bench.count} device(s)")
     generation = bench.slice.generation if bench.slice is not None else None
     if bench.platform == "tpu" and 2 not in shares(generation, bench.count):
-        raise Skipped(f"{bench.hardware}: {why_not(generation)}")
+        raise CheckSkippedError(f"{bench.hardware}: {why_not(generation)}")
 
 
 @check(
@@ -111,7 +111,7 @@ def workers(bench: Bench) -> None:
     "cpu",
     expected="where a worker is killed in a collective, the job names its signal as the cause, and "
     "not what the other one (NCCL, gloo) says of it",
-    source="supervisor/diagnosis/rootcause.py: the earliest root cause of all ranks",
+    source="supervisor/diagnosis/weighing.py: the most likely root cause of all ranks",
     seconds=180.0,
 )
 def lost_peer(bench: Bench) -> None:
@@ -122,7 +122,7 @@ def lost_peer(bench: Bench) -> None:
     path = max((bench.work / "lost").glob("*_restartable/summary.json"))
     failure = json.loads(path.read_text())["attempts"][-1].get("failure") or {}
     bench.see(f"exit code {code}; {json.dumps(failure)[:600]}")
-    told(bench, job, r"failed|NCCL")
+    note_lines(bench, job, r"failed|NCCL")
     bench.expect("SIGKILL" in job.text, "no SIGKILL is named")
     bench.expect(code == 76, f"exit code {code} instead of 76 (no restart is left)")
 
@@ -147,7 +147,7 @@ def shrink_regrow(bench: Bench) -> None:
     """Takes half of the devices away and brings them back: simulated devices by their file, chips
     by another process that holds them."""
     if bench.count < 2:
-        raise Skipped("there is only one device")
+        raise CheckSkippedError("there is only one device")
     half = bench.count // 2
     path = training(
         bench, "ladder", ladder=[bench.count, half], regrow="at_checkpoint", regrow_after=0
@@ -162,7 +162,7 @@ def shrink_regrow(bench: Bench) -> None:
     begun = job.until(
         rf"grows from {half} to {bench.count} devices(?:.*\n)+?.*(starting attempt.*)$"
     )
-    told(bench, job, r"shrinks|grows|makes? way|device \d+:|charged")
+    note_lines(bench, job, r"shrinks|grows|makes? way|device \d+:|charged")
     job.process.send_signal(signal.SIGTERM)
     code = job.wait()
     bench.expect(code == 75, f"SIGTERM ended it with {code} instead of 75")
@@ -187,11 +187,11 @@ def _take_chips(bench: Bench, job: Child, places: list[int], pid: int) -> Callab
     job.process.send_signal(signal.SIGSTOP)
     os.kill(pid, signal.SIGKILL)
     while True:
-        holder = bench.device("hold", shown(bench, places))
+        holder = bench.device("hold", shown_environment(bench, places))
         try:
-            holder.told("holding")
+            holder.wait_for("holding")
             break
-        except Failed as error:
+        except CheckFailedError as error:
             if bench.left <= 0:
                 raise
             bench.see(f"the chips could not be taken yet: {error}")
@@ -219,24 +219,24 @@ def take_over(bench: Bench, name: str, kind: str, **env: str) -> None:
     expect that the standby takes over and resumes.
 
     Raises:
-        Skipped: the supervisor says that there is no standby here.
+        CheckSkippedError: the supervisor says that there is no standby here.
     """
     count = 1 if bench.platform == "cpu" else None
     job = bench.supervise("run", training(bench, name, count, standby=kind), env=env)
     pid = int(job.until(r"\[attempt 1\] running as pid (\d+)")[1])
     found = job.until(r"a standby is ready \((\w+)\), pid (\d+)|no standby is prepared .*")
     if found[1] is None:
-        raise Skipped(found[0])
-    held = {holder.pid: holder.devices for holder in accelerators.holders()}
-    opened = held.get(int(found[2]), ())
+        raise CheckSkippedError(found[0])
+    files_by_pid = {holder.pid: holder.devices for holder in accelerators.holders()}
+    opened = files_by_pid.get(int(found[2]), ())
     bench.see(f"the standby ({found[1]}) has open: {', '.join(opened) or 'no device file'}")
-    bench.see(f"the worker has open: {', '.join(held.get(pid, ())) or 'no device file'}")
+    bench.see(f"the worker has open: {', '.join(files_by_pid.get(pid, ())) or 'no device file'}")
     if kind == "imports":
         bench.expect(not opened, f"it has {opened} open")
     os.kill(pid, signal.SIGKILL)
     job.until(r"the standby \(\w+\) takes over")
     job.until(r"\[attempt 2\].* resumed at step \d+ in ")
-    told(bench, job, r"takes over|resumed at|cold start")
+    note_lines(bench, job, r"takes over|resumed at|cold start")
     job.process.send_signal(signal.SIGTERM)
     code = job.wait()
     bench.expect(code == 75, f"SIGTERM ended it with {code} instead of 75")

@@ -66,10 +66,10 @@ def identify(bench: Bench) -> None:
     """Set `runtime`, `count`, `hardware` and `slice` of `bench`, from what a first process finds.
 
     Raises:
-        Failed: the process cannot use the devices.
+        CheckFailedError: the process cannot use the devices.
     """
     bench.begin(START)
-    up = bench.device("hold").told("up")
+    up = bench.device("hold").wait_for("up")
     bench.runtime = up["runtime"]
     if bench.platform == "cpu":
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 from supervisor.adapters.stores.storage import LocalStorage
 
 
-class CannotWrite(Exception):  # noqa: N818
+class CannotWriteError(Exception):
     """The file cannot be written; the text says which, why, and what to do."""
 
 
@@ -18,7 +18,7 @@ class Output:
         """Check that `path` names a file or nothing, in a folder that exists.
 
         Raises:
-            CannotWrite: it does not.
+            CannotWriteError: it does not.
         """
         self._path = path
         try:
@@ -34,12 +34,12 @@ class Output:
         """Replace the content of the file by `text`.
 
         Raises:
-            CannotWrite: an error; the file is as it was before.
+            CannotWriteError: an error; the file is as it was before.
         """
         try:
             LocalStorage(self._target.parent).replace(self._target.name, text.encode())
         except OSError as error:
             raise self._refused(f"{error.strerror or error}; name another place") from error
 
-    def _refused(self, why: str) -> CannotWrite:
-        return CannotWrite(f"--out {self._path}: {why}")
+    def _refused(self, why: str) -> CannotWriteError:
+        return CannotWriteError(f"--out {self._path}: {why}")

@@ -20,7 +20,7 @@ from types import FrameType
 
 import yaml
 
-from deploy.acceptance.bench import Bench, Child, Failed, Skipped
+from deploy.acceptance.bench import Bench, CheckFailedError, CheckSkippedError, Child
 from deploy.acceptance.checks import check
 from deploy.acceptance.jobs import training
 from supervisor.adapters.platforms import gce_metadata
@@ -51,7 +51,9 @@ def preempt(bench: Bench) -> None:
     """Trains until the machine is taken away; when the system shuts down, passes SIGTERM to the job
     and waits for its end."""
     if bench.model_dir is None:
-        raise Skipped("only with --preempt MODEL_DIR, on a machine that may be taken away")
+        raise CheckSkippedError(
+            "only with --preempt MODEL_DIR, on a machine that may be taken away"
+        )
     path = training(bench, "preempt")
     config = yaml.safe_load(path.read_text())
     config["trainer"]["init"]["model_dir"] = bench.model_dir
@@ -84,19 +86,19 @@ class Course:
         with `code` 75.
 
         Raises:
-            Skipped: nothing was announced, so the machine was not taken away.
-            Failed: something else happened than expected.
+            CheckSkippedError: nothing was announced, so the machine was not taken away.
+            CheckFailedError: something else happened than expected.
         """
         if code != 75:
-            raise Failed(f"the job ended with {code} instead of 75")
+            raise CheckFailedError(f"the job ended with {code} instead of 75")
         if self.announced is None:
-            raise Skipped(
+            raise CheckSkippedError(
                 "nothing announced that the machine is taken away; a signal alone proves nothing"
             )
         if self.signalled is not None and self.signalled < self.announced:
-            raise Failed("SIGTERM came before the announcement")
+            raise CheckFailedError("SIGTERM came before the announcement")
         if self.saved is None or self.saved < self.announced:
-            raise Failed("no checkpoint was committed after the announcement")
+            raise CheckFailedError("no checkpoint was committed after the announcement")
 
     def hear(self) -> None:
         """Note the time of the first announcement."""

@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from deploy.acceptance.bench import DEVICE, Bench, Failed, Skipped
+from deploy.acceptance.bench import DEVICE, Bench, CheckFailedError, CheckSkippedError
 from deploy.acceptance.checks import check
-from deploy.acceptance.common import shown, sizes, stepped
+from deploy.acceptance.common import run_step, shown_environment, sizes
 from supervisor.adapters.platforms import accelerators
 from supervisor.protocol.environment import SHARES_TPU
 
@@ -19,7 +19,7 @@ _LOCK = Path("/tmp/libtpu_lockfile")
 _NOBODY = 65534
 _REFUSED = 60.0
 """Seconds within which a process that wants a busy chip must be refused."""
-_SEVERAL = {SHARES_TPU: "1"}
+_ALLOW_SEVERAL_PROCESSES = {SHARES_TPU: "1"}
 _LOCK_SOURCE = "openxla, tpu_initialize_util.cc: TryAcquireTpuLock"
 
 
@@ -34,12 +34,12 @@ _LOCK_SOURCE = "openxla, tpu_initialize_util.cc: TryAcquireTpuLock"
 )
 def chip_files(bench: Bench) -> None:
     """Compares the process that sees all chips with one process for each chip."""
-    together = stepped(bench, list(range(bench.count))).up["devices"]
+    together = run_step(bench, list(range(bench.count))).up["devices"]
     known = {each["id"]: each["hardware_id"] for each in together}
     bench.see(f"local_hardware_id by id, where all chips are seen: {known}")
     files: dict[int, tuple[str, ...]] = {}
     for place in range(bench.count):
-        alone = stepped(bench, [place])
+        alone = run_step(bench, [place])
         files[place], first = alone.files, alone.up["devices"][0]
         bench.see(
             f"TPU_VISIBLE_CHIPS={place}: {', '.join(files[place]) or 'no file seen'}, coords "
@@ -63,30 +63,34 @@ def two_processes(bench: Bench) -> None:
     """Tries with ALLOW_MULTIPLE_LIBTPU_LOAD, then without."""
     half = bench.count // 2
     if half not in sizes(bench):
-        raise Skipped(f"half of {bench.count} chips is no part of this host")
+        raise CheckSkippedError(f"half of {bench.count} chips is no part of this host")
     halves = [list(range(half)), list(range(half, bench.count))]
-    allowed = _side_by_side(bench, halves, _SEVERAL)
+    allowed = _side_by_side(bench, halves, _ALLOW_SEVERAL_PROCESSES)
     bench.see(f"with ALLOW_MULTIPLE_LIBTPU_LOAD: {allowed}")
     refused = _side_by_side(bench, halves, {})
     bench.see(f"without: {refused}")
     bench.expect(allowed == "both hold their chips", "refused although it was allowed")
-    is_exclusive = shown(bench, halves[0])["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,2,1"
+    is_exclusive = shown_environment(bench, halves[0])["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,2,1"
     if is_exclusive:
         bench.expect(refused != "both hold their chips", "libtpu took no lock")
 
 
 def _side_by_side(bench: Bench, halves: list[list[int]], env: dict[str, str]) -> str:
-    told = "both hold their chips"
+    outcome = "both hold their chips"
     for places in halves:
-        shows = {k: v for k, v in shown(bench, places).items() if k not in _SEVERAL}
+        shows = {
+            k: v
+            for k, v in shown_environment(bench, places).items()
+            if k not in _ALLOW_SEVERAL_PROCESSES
+        }
         child = bench.device("hold", {**shows, **env})
         try:
-            child.told("holding")
-        except Failed as error:
-            told = str(error)
+            child.wait_for("holding")
+        except CheckFailedError as error:
+            outcome = str(error)
             break
     bench.end()
-    return told
+    return outcome
 
 
 @check(
@@ -102,11 +106,13 @@ def lock_file(bench: Bench) -> None:
     """Tries our own lock file as any user, and another user's lock file only as root."""
     before = _status()
     if before and not _is_ours(before):
-        raise Skipped(f"{_LOCK} is {_described(before)}: it is left as it is")
+        raise CheckSkippedError(f"{_LOCK} is {_described(before)}: it is left as it is")
     try:
         _after_a_kill(bench)
         if os.geteuid() != 0:
-            raise Skipped("own file: no hindrance; another user's file can be made by root alone")
+            raise CheckSkippedError(
+                "own file: no hindrance; another user's file can be made by root alone"
+            )
         _with_a_lock_of_root(bench)
     finally:
         bench.end()
@@ -117,12 +123,12 @@ def lock_file(bench: Bench) -> None:
 
 def _after_a_kill(bench: Bench) -> None:
     child = bench.device("train")
-    child.told("step")
+    child.wait_for("step")
     child.kill()
     child.wait()
     bench.see(f"after SIGKILL {_LOCK}: {_described(_status())}")
     again = bench.device("hold")
-    again.told("holding")
+    again.wait_for("holding")
     again.kill()
     again.wait()
 
@@ -133,7 +139,9 @@ def _with_a_lock_of_root(bench: Bench) -> None:
     if not there:
         os.close(os.open(_LOCK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     elif not _is_ours(there) or there.st_mode & 0o077:
-        raise Skipped(f"own file: no hindrance; {_LOCK} is {_described(there)}: it is left so")
+        raise CheckSkippedError(
+            f"own file: no hindrance; {_LOCK} is {_described(there)}: it is left so"
+        )
     _by_another_user(bench)
 
 
@@ -143,14 +151,16 @@ def _by_another_user(bench: Bench) -> None:
         argv = [sys.executable, "-P", str(DEVICE), '{"do": "hold"}']
         child = bench.start(argv, user=_NOBODY, group=_NOBODY)
     except OSError as error:
-        raise Skipped(f"another user cannot start {sys.executable}: {error.strerror}") from error
+        raise CheckSkippedError(
+            f"another user cannot start {sys.executable}: {error.strerror}"
+        ) from error
     try:
-        child.told("holding")
-    except Failed as error:
+        child.wait_for("holding")
+    except CheckFailedError as error:
         bench.see(f"another user: {error}")
         bench.expect(_LOCK.name in child.text or "in use" in child.text, "the lock is not named")
     else:
-        raise Failed("another user can use the TPU in spite of the file")
+        raise CheckFailedError("another user can use the TPU in spite of the file")
 
 
 def _status() -> os.stat_result | None:
@@ -178,18 +188,18 @@ def _described(status: os.stat_result | None) -> str:
     "memory-ahead",
     "tpu",
     expected="what is compiled ahead for this topology without a chip takes the same bytes as the "
-    "step that the chip compiles; the peak of `memory_stats()` is told beside it",
+    "step that the chip compiles; the peak of `memory_stats()` is shown beside it",
     source="`compiled.memory_analysis()` and `device.memory_stats()` of jax 0.10.2",
     seconds=180.0,
 )
 def memory_ahead(bench: Bench) -> None:
     """Compiles with this machine's libtpu, in a process that sees no chip."""
     if bench.slice is None or bench.slice.topology is None:
-        raise Skipped("it is not known which TPU this is")
-    done = stepped(bench, list(range(bench.count))).done
+        raise CheckSkippedError("it is not known which TPU this is")
+    done = run_step(bench, list(range(bench.count))).done
     topology = bench.slice.described()
-    env = {"JAX_PLATFORMS": "tpu,cpu", "TPU_SKIP_MDS_QUERY": "1", **_SEVERAL}
-    ahead = bench.device("ahead", env, topology=topology).told("done")
+    env = {"JAX_PLATFORMS": "tpu,cpu", "TPU_SKIP_MDS_QUERY": "1", **_ALLOW_SEVERAL_PROCESSES}
+    ahead = bench.device("ahead", env, topology=topology).wait_for("done")
     bench.see(
         f"{topology['topology']}: ahead {ahead['planned']} bytes, on the chip {done['planned']}, "
         f"peak {done['peak']}"
@@ -208,7 +218,7 @@ def memory_ahead(bench: Bench) -> None:
 def busy(bench: Bench) -> None:
     """Holds all chips with one process, and starts a second one."""
     holder = bench.device("hold")
-    holder.told("holding")
+    holder.wait_for("holding")
     named = [one for one in accelerators.holders() if one.pid == holder.pid]
     bench.see(f"named: {', '.join(named[0].devices) if named else 'nobody'}")
     began = time.monotonic()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.acceptance import gpu, tpu
-from deploy.acceptance.bench import Bench, Child, Failed
+from deploy.acceptance.bench import Bench, CheckFailedError, Child
 from deploy.acceptance.common import check_gpu_places, expect_named_as_no_backend
 from deploy.acceptance.jobs import expect_regrown
 from supervisor.adapters.platforms import accelerators
@@ -60,7 +60,7 @@ def test_busy_tells_the_words_of_its_own_process_alone(monkeypatch: pytest.Monke
 
 def test_busy_fails_where_the_refusal_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tpu, "_REFUSED", 0.0)
-    with pytest.raises(Failed, match="not 0 s at most"):
+    with pytest.raises(CheckFailedError, match="not 0 s at most"):
         busy(REFUSED, monkeypatch)
 
 
@@ -73,15 +73,15 @@ def test_gpu_coordinates_that_are_right_or_not_told(
 
 @pytest.mark.parametrize("places", [[[0, 0, 1], [0, 0, 0]], [[0, 0, 0], None]])
 def test_gpu_coordinates_that_are_wrong(bench: Bench, places: list[list[int] | None]) -> None:
-    with pytest.raises(Failed, match="the coordinates are"):
+    with pytest.raises(CheckFailedError, match="the coordinates are"):
         check_gpu_places(bench, places)
 
 
 def test_a_regrowth_is_from_a_checkpoint_and_uncharged(bench: Bench) -> None:
     expect_regrown(bench, "starting attempt 3 from committed step 8 (...: nothing is charged)")
-    with pytest.raises(Failed, match="charged"):
+    with pytest.raises(CheckFailedError, match="charged"):
         expect_regrown(bench, "starting attempt 3 from committed step 8 (attempt 2 failed)")
-    with pytest.raises(Failed, match="checkpoint"):
+    with pytest.raises(CheckFailedError, match="checkpoint"):
         expect_regrown(bench, "starting attempt 3 from the beginning (nothing is charged)")
 
 
@@ -90,7 +90,7 @@ def test_a_missing_backend_is_to_be_judged_as_one(bench: Bench, rule: str) -> No
     right = {"rule": rule, "cause": "no such backend", "certain": False}
     expect_named_as_no_backend(bench, right)
     for wrong in ({"rule": "unknown"}, {"cause": "an unknown error"}, {"certain": True}):
-        with pytest.raises(Failed, match="judged"):
+        with pytest.raises(CheckFailedError, match="judged"):
             expect_named_as_no_backend(bench, {**right, **wrong})
 
 
@@ -149,7 +149,9 @@ def test_a_gpu_by_its_names_is_the_one_whose_memory_is_taken(
             gpu.gpu_names(bench)
             assert len(bench.seen) == 3
         else:
-            with pytest.raises(Failed, match=f"0 is GPU 0, and memory was taken on {taken}"):
+            with pytest.raises(
+                CheckFailedError, match=f"0 is GPU 0, and memory was taken on {taken}"
+            ):
                 gpu.gpu_names(bench)
     finally:
         bench.close()
@@ -183,7 +185,7 @@ def test_mps_has_both_processes_as_clients_at_once(
         if why is None:
             gpu.mps(bench)
         else:
-            with pytest.raises(Failed, match=why):
+            with pytest.raises(CheckFailedError, match=why):
                 gpu.mps(bench)
     finally:
         bench.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deploy.acceptance import tpu
-from deploy.acceptance.bench import Bench, Child, Skipped
+from deploy.acceptance.bench import Bench, CheckSkippedError, Child
 
 DEVICE = """: >> "$LOCK"; chmod 600 "$LOCK"
 echo '{"at": "step"}'; echo '{"at": "holding"}'; exec sleep 1000"""
@@ -45,7 +45,7 @@ def run(bench: Bench) -> None:
     if os.geteuid() == 0:
         tpu.lock_file(bench)
     else:
-        with pytest.raises(Skipped, match="root alone"):
+        with pytest.raises(CheckSkippedError, match="root alone"):
             tpu.lock_file(bench)
 
 
@@ -68,7 +68,7 @@ def test_what_is_not_ours_is_not_touched(
     made(lock)
     before = lock.lstat(), lock.stat()
     bench.begin(60.0)
-    with pytest.raises(Skipped, match="it is left as it is"):
+    with pytest.raises(CheckSkippedError, match="it is left as it is"):
         tpu.lock_file(bench)
     assert (lock.lstat(), lock.stat()) == before
 

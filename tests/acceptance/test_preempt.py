@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.acceptance.bench import Failed, Skipped
+from deploy.acceptance.bench import CheckFailedError, CheckSkippedError
 from deploy.acceptance.preempt import Course
 
 
 @pytest.mark.parametrize(
     ("course", "code", "error", "why"),
     [
-        (Course(None, 2.0, 3.0), 75, Skipped, "nothing announced"),
-        (Course(None, 2.0, None), 75, Skipped, "nothing announced"),
-        (Course(None, None, None), 75, Skipped, "nothing announced"),
-        (Course(None, 2.0, 3.0), 76, Failed, "76 instead of 75"),
-        (Course(2.0, 1.0, 3.0), 75, Failed, "SIGTERM came before"),
-        (Course(2.0, 3.0, 1.0), 75, Failed, "no checkpoint was committed after"),
-        (Course(2.0, None, None), 75, Failed, "no checkpoint was committed after"),
+        (Course(None, 2.0, 3.0), 75, CheckSkippedError, "nothing announced"),
+        (Course(None, 2.0, None), 75, CheckSkippedError, "nothing announced"),
+        (Course(None, None, None), 75, CheckSkippedError, "nothing announced"),
+        (Course(None, 2.0, 3.0), 76, CheckFailedError, "76 instead of 75"),
+        (Course(2.0, 1.0, 3.0), 75, CheckFailedError, "SIGTERM came before"),
+        (Course(2.0, 3.0, 1.0), 75, CheckFailedError, "no checkpoint was committed after"),
+        (Course(2.0, None, None), 75, CheckFailedError, "no checkpoint was committed after"),
     ],
 )
 def test_it_passes_only_with_an_announcement_and_a_save_after_it(

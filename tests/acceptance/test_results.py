@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.acceptance.command import main
-from deploy.acceptance.output import CannotWrite, Output
+from deploy.acceptance.output import CannotWriteError, Output
 from deploy.acceptance.results import Report, Result, seen_where
 from deploy.acceptance.scrub import Scrub
 
@@ -81,7 +81,7 @@ def test_what_cannot_be_written_whole_leaves_the_old_file(tmp_path: Path) -> Non
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
-        with pytest.raises(CannotWrite, match="File too large"):
+        with pytest.raises(CannotWriteError, match="File too large"):
             output.write("new" * 100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -150,7 +150,7 @@ def test_a_check_has_its_bound_and_its_processes_end_with_it() -> None:
         raise KeyError("gone")
 
     def ends(bench: Bench) -> None:
-        bench.start(["sh", "-c", "echo no such chip >&2; exit 3"]).told("up")
+        bench.start(["sh", "-c", "echo no such chip >&2; exit 3"]).wait_for("up")
 
     status, why, pid = results_of(waits, seconds=0.5)
     assert (status, why) == ("failed", "not in time, and the last that it said was: waiting")
