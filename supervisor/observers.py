@@ -34,7 +34,12 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.disk_limits import DiskLimits
 from supervisor.host.notice import Notice, Tell
 from supervisor.narrative.failure_text import failure_line
-from supervisor.narrative.told import Told, told_again, with_lines, without_words
+from supervisor.narrative.rendered import (
+    RenderedTransition,
+    render_history,
+    with_lines,
+    without_lines,
+)
 from supervisor.ports import CallLater, Clock, Post, Storage, Transition
 from supervisor.prepare import Prepared
 
@@ -49,7 +54,7 @@ class LineObserver(Protocol):
     An `Observer` fits too: it ignores the lines.
     """
 
-    def observe(self, told: Told) -> None:
+    def observe(self, told: RenderedTransition) -> None:
         """Take note of a transition; all observers get the same lines."""
         ...
 
@@ -90,7 +95,7 @@ class IsolatedObservers:
         for isolated in self._isolated:
             isolated.observe(now)
 
-    def _with_lines(self, transition: Transition) -> Told:
+    def _with_lines(self, transition: Transition) -> RenderedTransition:
         try:
             return with_lines(transition, self._policy)
         except Exception as error:
@@ -99,7 +104,7 @@ class IsolatedObservers:
                 self._line_failure_reported = True
                 text = f"an event cannot be rendered ({error!r}); the job goes on"
                 self._tell(Notice("observer-failed", text, reason=repr(error)))
-            return without_words(transition)
+            return without_lines(transition)
 
 
 class _Isolated:
@@ -116,7 +121,7 @@ class _Isolated:
         self._is_off = False
         self.observer = make(self._later)
 
-    def observe(self, now: Told) -> None:
+    def observe(self, now: RenderedTransition) -> None:
         """See `LineObserver`."""
         self._try(partial(self.observer.observe, now))
 
@@ -158,7 +163,7 @@ class FailureLine:
         self._place = place
         self._complain = complain
 
-    def observe(self, now: Told) -> None:
+    def observe(self, now: RenderedTransition) -> None:
         """See `LineObserver`."""
         line = failure_line(now.lines, now.after.directory, self._place)
         if line is not None:
@@ -259,10 +264,10 @@ def _restore_summary(
     snapshot = history.snapshot
     if snapshot is None or summary.restore(snapshot.views.get(_SUMMARY)):
         first = snapshot.policy if snapshot is not None else None
-        summary.replay(told_again(history.transitions, first or policy))
+        summary.replay(render_history(history.transitions, first or policy))
         return
     try:
-        summary.replay(told_again(journal.all_transitions(history), policy))
+        summary.replay(render_history(journal.all_transitions(history), policy))
     except JournalError as error:
         text = f"the summary lacks what cannot be read: {error}"
         warn(Notice("summary-incomplete", text, reason=str(error)))

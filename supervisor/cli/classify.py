@@ -26,7 +26,7 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import in_time, judge_in_time, one_line
-from supervisor.narrative.failure_text import doubted
+from supervisor.narrative.failure_text import success_warning
 from supervisor.protocol.messages import Stage
 
 NO_INPUT = 66
@@ -251,7 +251,7 @@ def _success_lines(doubtful: str | None) -> Iterator[str]:
         "file), and that is not met"
     )
     if doubtful is not None:
-        yield f"what to do:    {doubted(doubtful)}"
+        yield f"what to do:    {success_warning(doubtful)}"
 
 
 def _body(failure: Failure) -> dict[str, object]:

@@ -12,10 +12,10 @@ from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.job_view import print_line, quarantined, run_and_report, view
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
-from supervisor.narrative.device_text import lost, unit
+from supervisor.narrative.device_text import missing_units, unit
 from supervisor.narrative.event_line import budget_used
-from supervisor.narrative.failure_text import at, certainty, doubted
-from supervisor.narrative.standing import in_a_sentence, standing
+from supervisor.narrative.failure_text import certainty, place_of_failure, success_warning
+from supervisor.narrative.standing import standing, standing_line
 from supervisor.protocol.location import Uri
 
 _ENDED_EARLY = (
@@ -49,7 +49,7 @@ def show_status(place: Path | Uri) -> None:
     if job.history.snapshot is not None and (repaired := job.history.snapshot.repaired):
         print_line(f"repaired: {repaired}")
     print_line(f"supervisor: {job.owner or 'none runs here'}{_ENDED_EARLY if is_orphan else ''}")
-    print_line(f"{'last known: ' if is_orphan else ''}{in_a_sentence(standing(state, policy))}")
+    print_line(f"{'last known: ' if is_orphan else ''}{standing_line(standing(state, policy))}")
     if state.exit_code is not None:
         print_line(f"exit code {state.exit_code}")
     for line in _last_end(job.history, state):
@@ -77,20 +77,20 @@ def _last_end(history: History, state: JobState) -> Iterator[str]:
     end, asked = history.past.last_end, history.past.was_asked
     if state.status is Status.SUCCEEDED:
         if end is not None and end.doubt is not None:
-            yield doubted(end.doubt)
+            yield success_warning(end.doubt)
         return
     failure = state.last_failure
     if failure is None:
         return
     stopped = asked and end is not None and end.failure == failure
     if not stopped or failure.root_cause != failure.exit:
-        yield f"last failure: {failure.cause}: {failure.root_cause}{at(failure)}"
+        yield f"last failure: {failure.cause}: {failure.root_cause}{place_of_failure(failure)}"
         grounds = f" ({failure.grounds})" if failure.grounds else ""
         yield f"verdict {failure.verdict}{certainty(failure)}{grounds}"
 
 
 def _missing_units(history: History, phase: PhasePolicy) -> Iterator[str]:
-    for name, why in lost(history.transitions, history.state, phase).items():
+    for name, why in missing_units(history.transitions, history.state, phase).items():
         yield f"not seen by the last probe: {unit(phase)} {name}: {why}"
 
 

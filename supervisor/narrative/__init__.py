@@ -33,11 +33,18 @@ from supervisor.core.state import JobState
 from supervisor.files.attempts import attempt_folder
 from supervisor.host.notice import Notice
 from supervisor.narrative import device_text, ends
-from supervisor.narrative.decision_text import decided, step_in_words
+from supervisor.narrative.decision_text import decision_lines, step_in_words
 from supervisor.narrative.event_line import MAIN as MAIN
 from supervisor.narrative.event_line import Level as Level
 from supervisor.narrative.event_line import Line as Line
-from supervisor.narrative.event_line import budget_keys, budget_used, count, main, of_attempt
+from supervisor.narrative.event_line import (
+    attempt_event,
+    budget_keys,
+    budget_used,
+    count,
+    job_event,
+)
+from supervisor.narrative.stop_text import NO_CHECKPOINT
 from supervisor.ports import Transition
 from supervisor.protocol.messages import (
     CompiledMessage,
@@ -52,13 +59,13 @@ from supervisor.protocol.messages import (
 )
 
 
-def tell(transition: Transition, policy: RestartPolicy) -> Iterator[Line]:
+def render(transition: Transition, policy: RestartPolicy) -> Iterator[Line]:
     """Yields the lines of a transition: first those of its event, then those of its decisions."""
     teller = _TELLERS.get(type(transition.event))
     if teller is not None:
         yield from teller(transition, transition.event, policy)
     for decision in transition.decisions:
-        yield from decided(decision, transition, policy)
+        yield from decision_lines(decision, transition, policy)
 
 
 def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> Iterator[Line]:
@@ -68,31 +75,32 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
     version = event.version or None
     if version is not None:
         text += f"; supervise {version}"
-    yield main("supervisor-started", text, job=event.job, phases=listed, version=version)
+    yield job_event("supervisor-started", text, job=event.job, phases=listed, version=version)
     before = t.before
     if event.attempt > before.attempt:
         first, last = before.attempt + 1, event.attempt
         which = f"attempts {first} to {last} have" if last > first else f"attempt {last} has"
-        text = f"{which} a folder, but no record: no attempt gets such a number again"
-        yield main("attempts-unrecorded", text, "warning", attempt=last)
+        numbers = "these numbers are" if last > first else "this number is"
+        text = f"{which} a folder, but no record: {numbers} not used again"
+        yield job_event("attempts-unrecorded", text, "warning", attempt=last)
     if before.attempt == 0:
         if event.committed is not None:
             text = f"there is no journal, but a committed checkpoint of step {event.committed}"
             text += ": training goes on from it"
-            yield main("checkpoint-without-journal", text, "warning", step=event.committed)
+            yield job_event("checkpoint-without-journal", text, "warning", step=event.committed)
         return
     if not before.status.terminal:
-        text = "the supervisor before this one ended without a word (killed, or the machine went)"
-        yield main("supervisor-lost", text, "warning", attempt=before.attempt)
+        text = "the previous supervisor was killed, or its machine was lost"
+        yield job_event("supervisor-lost", text, "warning", attempt=before.attempt)
     if before.exit_code is not None and ExitCode(before.exit_code).for_good:
         text = "the job had failed for good; counts start again at zero"
-        yield main("counts-reset", text, code=before.exit_code)
+        yield job_event("counts-reset", text, code=before.exit_code)
     yield from _checkpoints_gone(event.committed, before.budget.highest)
     used = budget_used(t.after, policy)
     highest = step_in_words(
         t.after.budget.highest, "no checkpoint yet", "highest committed step {}"
     )
-    yield main(
+    yield job_event(
         "job-resumed",
         f"so far: {count(before.attempt, 'attempt')}, {used}, {highest}",
         attempts=before.attempt,
@@ -106,13 +114,13 @@ def _checkpoints_gone(newest: int | None, highest: int | None) -> Iterator[Line]
     if highest is None:
         return
     if newest is None:
-        text = "no checkpoint is seen where the job looks for them (checkpoint.directory)"
+        text = NO_CHECKPOINT
     elif newest < highest:
         text = f"the newest checkpoint is of step {newest}"
     else:
         return
     text += f", but step {highest} was committed before: only a step above that is progress"
-    yield main("checkpoints-gone", text, "warning", step=newest, highest=highest)
+    yield job_event("checkpoints-gone", text, "warning", step=newest, highest=highest)
 
 
 def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Iterator[Line]:
@@ -122,7 +130,7 @@ def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Ite
     place = f"phase {limits.name!r} ({event.phase + 1} of {len(policy.phases)})"
     found = step_in_words(event.committed, "no checkpoint yet", "newest committed step {}")
     budget = f"{count(limits.max_num_restarts, 'restart')} allowed without a new checkpoint"
-    yield main(
+    yield job_event(
         "phase-began",
         f"{place} in {event.directory}: {found}; {budget}",
         phase=limits.name,
@@ -142,7 +150,7 @@ def _workers_started(t: Transition, event: WorkersStarted, policy: RestartPolicy
     place = f"{attempt_folder(event.attempt)}/{logs}"
     text = f"running as pid {pids}; output in {place}"
     placement = t.after.ladder.placement
-    yield of_attempt(
+    yield attempt_event(
         "workers-started",
         event.attempt,
         text,
@@ -154,7 +162,7 @@ def _workers_started(t: Transition, event: WorkersStarted, policy: RestartPolicy
 
 
 def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> Iterator[Line]:
-    tell = partial(of_attempt, attempt=event.attempt, rank=event.rank)
+    tell = partial(attempt_event, attempt=event.attempt, rank=event.rank)
     match event.message:
         case DevicesMessage(platform, count, kind):
             what = "simulated on the CPU" if platform == "cpu" else kind or platform
@@ -162,7 +170,7 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
             yield tell("devices-found", text=text, num_devices=count, platform=platform, kind=kind)
         case RestoredMessage(step, snapshot=True):
             text = f"resumed from the snapshot of step {step} in memory"
-            text += _newest_below(step, t.before.newest)
+            text += _newest_checkpoint_remark(step, t.before.newest)
             newest = t.before.budget.highest
             yield tell("snapshot-restored", text=text, step=step, newest_committed_step=newest)
         case RestoredMessage(step):
@@ -187,14 +195,14 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
         case CompiledMessage(seconds, name, where):
             text = f"loaded {name or 'a program'} from {where} in {seconds:.2f} s"
             yield tell("program-loaded", text=text, program=name, seconds=seconds, place=where)
-        case StageMessage(stage) if _is_told(event.message, t):
+        case StageMessage(stage) if _has_line(event.message, t):
             yield tell("stage-entered", text=f"stage {stage}", stage=stage)
 
 
 _NOTICES = frozenset(NoticeCode)
 
 
-def _is_told(message: StageMessage, t: Transition) -> bool:
+def _has_line(message: StageMessage, t: Transition) -> bool:
     """True if the log gets a line when a stage begins. A stage whose end has a line, or that comes
     often, gets none."""
     match message.stage:
@@ -207,13 +215,13 @@ def _is_told(message: StageMessage, t: Transition) -> bool:
     return True
 
 
-def _newest_below(step: int | None, highest: int | None) -> str:
-    """Returns a remark on the `highest` committed step beside a snapshot of `step`; empty if it is
+def _newest_checkpoint_remark(step: int | None, newest: int | None) -> str:
+    """Returns a remark on the `newest` committed step beside a snapshot of `step`; empty if it is
     above the snapshot, because then that checkpoint may be damaged or gone."""
-    if highest is None:
+    if newest is None:
         return " (there is no checkpoint yet)"
-    below = step is not None and highest <= step
-    return f" (the newest checkpoint is of step {highest})" if below else ""
+    below = step is not None and newest <= step
+    return f" (the newest checkpoint is of step {newest})" if below else ""
 
 
 def _trains(t: Transition) -> bool:
@@ -228,7 +236,7 @@ def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy)
     forgiven = t.before.budget.failures - t.after.budget.failures
     if forgiven:
         text += f": progress, {count(forgiven, 'charged failure')} forgiven"
-    yield of_attempt(
+    yield attempt_event(
         "checkpoint-committed", t.after.attempt, text, step=event.step, forgiven=forgiven
     )
 
@@ -238,21 +246,21 @@ def _observed(t: Transition, event: WorkersObserved, policy: RestartPolicy) -> I
     if group is None or group.attempt != event.attempt:
         return
     for ended in event.exits[max(len(group.exits), group.seen) :]:
-        yield ends.rank_ended(t, ended)
+        yield ends.rank_ended_line(t, ended)
 
 
 def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterator[Line]:
     if t.after.drain != t.before.drain:
         detail = f": {event.detail}" if event.detail else ""
         text, code = f"asked to stop by {event.source}{detail}", event.source.name
-        yield main("stop-requested", text, "warning", code=code, detail=event.detail)
+        yield job_event("stop-requested", text, "warning", code=code, detail=event.detail)
         if t.after.drain is not None and t.after.drain.begins is not None:
             left = t.after.drain.begins - event.at
             text, took = _trains_on(t.after, left), t.after.longest_save
-            yield main("stop-postponed", text, seconds=left, longest_save=took)
+            yield job_event("stop-postponed", text, seconds=left, longest_save=took)
     elif t.after != t.before:
         text = "asked to stop again: the grace period is shortened"
-        yield main("stop-hurried", text, "warning", code=event.source.name)
+        yield job_event("stop-hurried", text, "warning", code=event.source.name)
 
 
 def _trains_on(state: JobState, seconds: float) -> str:
@@ -263,20 +271,20 @@ def _trains_on(state: JobState, seconds: float) -> str:
 def _excused(t: Transition, event: SilenceExcused, policy: RestartPolicy) -> Iterator[Line]:
     if event.why:
         seconds, why = event.seconds, event.why
-        yield main("silence-excused", why, "warning", seconds=seconds, reason=why)
+        yield job_event("silence-excused", why, "warning", seconds=seconds, reason=why)
 
 
-def _noticed(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[Line]:
-    yield noticed(event.text, "info" if event.routine else "warning")
+def _notice_lines(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[Line]:
+    yield notice_line(event.text, "info" if event.routine else "warning")
 
 
-def noticed(notice: Notice, level: Level) -> Line:
+def notice_line(notice: Notice, level: Level) -> Line:
     """Returns the line of a notice."""
     return Line(notice.event, MAIN, str(notice), level, notice.keys)
 
 
 def _announced(t: Transition, event: MaintenanceAnnounced, policy: RestartPolicy) -> Iterator[Line]:
-    yield main("maintenance-announced", event.text, "warning", detail=event.text)
+    yield job_event("maintenance-announced", event.text, "warning", detail=event.text)
 
 
 _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]] = {
@@ -286,13 +294,13 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     WorkerReported: _reported,
     CheckpointCommitted: _committed,
     WorkersObserved: _observed,
-    WorkersGone: ends.gone,
+    WorkersGone: ends.workers_gone_lines,
     LaunchFailed: ends.launch_failed,
     DevicesProbed: device_text.probed,
     RungCompileFailed: device_text.rung_compile_failed,
     QuarantineCleared: device_text.quarantine_cleared,
     StopRequested: _stop,
-    Noticed: _noticed,
+    Noticed: _notice_lines,
     MaintenanceAnnounced: _announced,
     SilenceExcused: _excused,
 }

@@ -59,9 +59,9 @@ class AttemptRecords:
                 began = {"status": "RUNNING", "started": wall, "num_devices": devices}
                 self._of(keys).update({**began, "pids": keys["pids"]})
             case "launch-failed":
-                self._of(keys).update({"started": wall, "ended": wall, **_but_attempt(keys)})
+                self._of(keys).update({"started": wall, "ended": wall, **_without_attempt(keys)})
             case "attempt-ended":
-                self._of(keys).update({"ended": wall, **_but_attempt(keys)})
+                self._of(keys).update({"ended": wall, **_without_attempt(keys)})
             case "success-doubted":
                 self._of(keys)["output_ends_in"] = keys["exception"]
             case "recovered":
@@ -156,7 +156,7 @@ def _status(record: Record) -> str:
     return str(record.get("status", _UNKNOWN))
 
 
-def _but_attempt(keys: Mapping[str, Any]) -> Record:
+def _without_attempt(keys: Mapping[str, Any]) -> Record:
     return {key: value for key, value in keys.items() if key != "attempt"}
 
 

@@ -23,20 +23,20 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Status
 from supervisor.diagnosis.failure import told_survivors
 from supervisor.narrative import device_text
-from supervisor.narrative.event_line import Level, Line, main, of_attempt
+from supervisor.narrative.event_line import Level, Line, attempt_event, job_event
 from supervisor.narrative.failure_text import record
-from supervisor.narrative.findings import found
+from supervisor.narrative.findings import finding_lines
 from supervisor.ports import Transition
 
 
-def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
+def decision_lines(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
     """Yields the lines of one decision of a transition."""
     state = t.after
     match decision:
         case StartWorkers(attempt, _, reason):
             start = step_in_words(state.newest, "from the beginning", "from committed step {}")
             where = device_text.where(decision, policy)
-            yield main(
+            yield job_event(
                 "attempt-started",
                 f"starting attempt {attempt} {start}{where} ({reason})",
                 attempt=attempt,
@@ -48,62 +48,66 @@ def decided(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterato
                 reason=reason,
             )
         case ProbeDevices():
-            yield device_text.look(decision, policy)
+            yield device_text.probing_line(decision, policy)
         case BeginPhase(phase, reason):
-            yield main("phase-starting", reason, phase=policy.phases[phase].name, reason=reason)
+            yield job_event(
+                "phase-starting", reason, phase=policy.phases[phase].name, reason=reason
+            )
         case DumpStacks() | SignalWorkers() | KillWorkers():
-            yield from _tell_order(decision, t)
+            yield from _order_lines(decision, t)
         case Wait(seconds, reason) if state.capacity_check is not None:
-            text = f"{reason}; looking again in {seconds:.1f} s"
-            yield main("capacity-awaited", text, "warning", seconds=seconds, reason=reason)
+            text = f"{reason}; probing again in {seconds:.1f} s"
+            yield job_event("capacity-awaited", text, "warning", seconds=seconds, reason=reason)
         case Wait(seconds, reason):
             text = f"waiting {seconds:.1f} s before attempt {state.attempt + 1}"
             after = state.attempt + 1
-            yield main("backoff", text, seconds=seconds, next_attempt=after, reason=reason)
+            yield job_event("backoff", text, seconds=seconds, next_attempt=after, reason=reason)
         case TellRecovery() | TellLivelock():
-            yield from found(decision)
+            yield from finding_lines(decision)
         case TellStages():
             pass  # it is only for readers of the journal
         case FinishJob():
-            yield from _tell_end(decision, t, policy)
-        case forgotten:
-            assert_never(forgotten)
+            yield from _end_lines(decision, t, policy)
+        case unknown:
+            assert_never(unknown)
 
 
-def _tell_end(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
+def _end_lines(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
     """Yields lines that say how the job ended, and what a person should do."""
     status, code, reason = end.status, end.exit_code, end.reason
     level: Level = "error" if status is Status.FAILED else "info"
     text = f"{status}, exit code {code:d}: {reason}"
     failure = t.after.last_failure if status is Status.FAILED else None
     kept = record(failure) if failure is not None else None
-    yield main("job-ended", text, level, status=status, code=int(code), reason=reason, failure=kept)
-    remedy = device_text.remedy(t, policy)
-    if remedy is not None:
-        yield main(
-            "advice", f"what to do: {remedy}", level, code="wait-for-capacity", advice=remedy
+    yield job_event(
+        "job-ended", text, level, status=status, code=int(code), reason=reason, failure=kept
+    )
+    advice = device_text.capacity_advice(t, policy)
+    if advice is not None:
+        yield job_event(
+            "advice", f"what to do: {advice}", level, code="wait-for-capacity", advice=advice
         )
     elif failure is not None:
         text = f"what to do: {failure.advice}"
-        yield main("advice", text, level, code=failure.rule, advice=failure.advice)
+        yield job_event("advice", text, level, code=failure.rule, advice=failure.advice)
 
 
-def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) -> Iterator[Line]:
+def _order_lines(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) -> Iterator[Line]:
     """Yields the line that a running group gets a signal, is killed, or dumps its stacks.
 
     A kill has a line only if there is anybody to kill, or if no worker's exit is known yet.
     """
     match order:
         case DumpStacks(attempt, reason):
-            text = f"{reason}: a hang; its stacks are dumped"
-            yield of_attempt(
+            text = f"hang: {reason}; dumping the stacks of all ranks"
+            yield attempt_event(
                 "hang-detected", attempt, text, "error", **stage_keys(t), reason=reason
             )
         case SignalWorkers(attempt, reason):
             assert t.after.due is not None
             left = max(0.0, t.after.due - t.event.at)
             text = f"sent SIGTERM ({reason}); SIGKILL after {left:.4g} s"
-            yield of_attempt(
+            yield attempt_event(
                 "workers-told-to-stop", attempt, text, "warning", seconds=left, reason=reason
             )
         case KillWorkers(attempt, exits, reason):
@@ -113,9 +117,9 @@ def _tell_order(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) 
             if survivors or workers or not exits:
                 named = f"; still there: {told_survivors(survivors)}" if survivors else ""
                 whom = f" (pid {', '.join(map(str, workers))})" if workers else ""
-                text = f"killing what is left of it{whom}: {reason}{named}"
+                text = f"killing the remaining processes{whom}: {reason}{named}"
                 pids = [*workers, *(each.pid for each in survivors)]
-                yield of_attempt(
+                yield attempt_event(
                     "workers-killed", attempt, text, "warning", pids=pids, reason=reason
                 )
 

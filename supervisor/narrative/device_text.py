@@ -9,7 +9,7 @@ from supervisor.core.events import DevicesProbed, QuarantineCleared, RungCompile
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState, Status
-from supervisor.narrative.event_line import Line, budget_keys, budget_used, count, main
+from supervisor.narrative.event_line import Line, budget_keys, budget_used, count, job_event
 from supervisor.ports import Transition
 
 
@@ -23,13 +23,13 @@ def where(start: StartWorkers, policy: RestartPolicy) -> str:
     return f" on {start.num_devices} of {phase.rungs[0]} devices ({units})"
 
 
-def look(decision: ProbeDevices, policy: RestartPolicy) -> Line:
+def probing_line(decision: ProbeDevices, policy: RestartPolicy) -> Line:
     """Returns the line that devices are being probed."""
     phase = policy.phases[decision.phase]
     which = "all" if decision.units is None else ", ".join(decision.units)
-    text = f"looking at the {unit(phase)}s ({which}): {decision.reason}"
+    text = f"probing the {unit(phase)}s ({which}): {decision.reason}"
     units = list(decision.units) if decision.units is not None else None
-    return main("devices-probing", text, units=units, reason=decision.reason)
+    return job_event("devices-probing", text, units=units, reason=decision.reason)
 
 
 def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterator[Line]:
@@ -39,12 +39,12 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
         return
     phase = policy.phases[before.phase]
     if event.problem is not None:
-        text = f"the devices could not be looked at: {event.problem}"
-        yield main("devices-not-probed", text, "warning", reason=event.problem)
+        text = f"the probe of the devices failed: {event.problem}"
+        yield job_event("devices-not-probed", text, "warning", reason=event.problem)
     for bad in event.bad:
         kept = f"; in quarantine for {policy.quarantine_for / 60:g} min" if bad.found else ""
         text = f"{unit(phase)} {bad.unit}: {bad.reason}{kept}"
-        yield main(
+        yield job_event(
             "device-bad",
             text,
             "warning",
@@ -54,27 +54,28 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
             seconds=policy.quarantine_for if bad.found else None,
         )
     if event.problem is None and before.capacity_check is not None:
-        well = len(event.healthy)
-        text = f"{well} of {count(len(phase.units), unit(phase))} are well"
+        healthy = len(event.healthy)
+        text = f"{healthy} of {count(len(phase.units), unit(phase))} are healthy"
         units, whole = list(event.healthy), len(phase.units)
-        yield main("devices-probed", text, units=units, num_units=whole)
+        yield job_event("devices-probed", text, units=units, num_units=whole)
     if after.budget != before.budget:
-        blame = "the devices are not to blame"
+        blame = "the probe found the devices healthy, so the failure is charged"
         if event.problem is not None:
-            blame = "whether the devices are to blame is not known, so the failure is charged"
+            blame = "the probe failed, so the failure is charged"
         text = f"{blame}: {budget_used(after, policy)}"
-        yield main("budget-used", text, **budget_keys(after, policy))
+        yield job_event("budget-used", text, **budget_keys(after, policy))
     old, new = before.ladder.num_devices(phase), after.ladder.num_devices(phase)
     if old != new and old is not None and new is not None:
         how = "shrinks" if new < old else "grows"
         text = f"the job {how} from {old} to {new} devices"
-        yield main("rung-changed", text, "warning", before=old, num_devices=new)
+        yield job_event("rung-changed", text, "warning", before=old, num_devices=new)
     since = after.ladder.larger_since
     if since is not None and before.ladder.larger_since is None:
-        yield main("larger-rung-seen", "a larger rung is there again: it is watched for a while")
+        text = "enough devices for a larger rung are healthy again: the job waits, then uses it"
+        yield job_event("larger-rung-seen", text)
 
 
-def lost(
+def missing_units(
     transitions: Iterable[Transition], state: JobState, phase: PhasePolicy
 ) -> Mapping[str, str]:
     """Returns the units of the phase that the last probe of each did not see, and why.
@@ -90,7 +91,7 @@ def lost(
     return {name: found[name] for name in phase.units if name in found and name not in used}
 
 
-def remedy(t: Transition, policy: RestartPolicy) -> str | None:
+def capacity_advice(t: Transition, policy: RestartPolicy) -> str | None:
     """Returns the advice for a job that ends for lack of units; None: this transition does not end
     it for that, or no unit can be named."""
     if not isinstance(t.event, DevicesProbed) or t.after.exit_code != ExitCode.NO_CAPACITY:
@@ -103,7 +104,7 @@ def remedy(t: Transition, policy: RestartPolicy) -> str | None:
     parts = [f"have {kind} {', '.join(gone)} checked, repaired or replaced"] if gone else []
     if kept:
         names = ", ".join(sorted(kept))
-        parts.append(f"clear {kind} {names}, if well again, by `supervise quarantine clear`")
+        parts.append(f"clear {kind} {names}, if healthy again, by `supervise quarantine clear`")
     return (
         f"capacity is lacking: {'; '.join(parts)}; then run the same command again. To go on with "
         "less, lower trainer.init.autorestart.min_num_devices"
@@ -115,9 +116,9 @@ def rung_compile_failed(
 ) -> Iterator[Line]:
     """Yields the line that a rung is not used any more."""
     if t.before != t.after:
-        text = f"the rung of {event.num_devices} devices is struck from the ladder: {event.reason}"
+        text = f"the rung of {event.num_devices} devices is disabled: {event.reason}"
         num_devices, reason = event.num_devices, event.reason
-        yield main("rung-disabled", text, "warning", num_devices=num_devices, reason=reason)
+        yield job_event("rung-disabled", text, "warning", num_devices=num_devices, reason=reason)
 
 
 def quarantine_cleared(
@@ -126,7 +127,7 @@ def quarantine_cleared(
     """Yields the line that a person has taken units out of quarantine."""
     which = ", ".join(event.units) or "all"
     text = f"quarantine cleared by a person: {which}"
-    yield main("quarantine-cleared", text, units=list(event.units))
+    yield job_event("quarantine-cleared", text, units=list(event.units))
 
 
 def full_rung(phase: PhasePolicy) -> int | None:

@@ -12,20 +12,27 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.narrative.decision_text import stage_keys, step_in_words
-from supervisor.narrative.event_line import Line, budget_keys, budget_used, count, main, of_attempt
+from supervisor.narrative.event_line import (
+    Line,
+    attempt_event,
+    budget_keys,
+    budget_used,
+    count,
+    job_event,
+)
 from supervisor.narrative.failure_text import (
-    at,
-    doubted,
+    attempt_failed_line,
     end_of_traceback,
-    failed,
+    place_of_failure,
     record,
+    success_warning,
     verdict,
 )
 from supervisor.narrative.stop_text import notice_used, stopped
 from supervisor.ports import Transition
 
 
-class End(StrEnum):
+class AttemptEnd(StrEnum):
     """How an attempt ended."""
 
     SUCCEEDED = "SUCCEEDED"
@@ -39,19 +46,19 @@ class End(StrEnum):
     """The attempt was killed because its supervisor had died."""
 
 
-def _end_of(t: Transition, event: WorkersGone) -> End:
+def _end_of(t: Transition, event: WorkersGone) -> AttemptEnd:
     """Returns how the attempt of the group that is gone ended; `t` is the transition of `event`."""
     group = t.before.doing
     cause = cause_of(group) if isinstance(group, Alive) else None
     if isinstance(group, Killing) and group.abandoned:
-        return End.LOST
+        return AttemptEnd.LOST
     if t.after.status is Status.SUCCEEDED or t.after.phase != t.before.phase:
-        return End.SUCCEEDED
+        return AttemptEnd.SUCCEEDED
     if t.before.drains:
-        return End.DRAINED
+        return AttemptEnd.DRAINED
     if isinstance(cause, MakesWay) and cause.explains(event.failure):
-        return End.MADE_WAY
-    return End.FAILED
+        return AttemptEnd.MADE_WAY
+    return AttemptEnd.FAILED
 
 
 def no_progress(step: int, highest: int | None) -> str:
@@ -61,43 +68,45 @@ def no_progress(step: int, highest: int | None) -> str:
     return f": no progress, step {highest} was committed before"
 
 
-def gone(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[Line]:
+def workers_gone_lines(t: Transition, event: WorkersGone, policy: RestartPolicy) -> Iterator[Line]:
     """Yields the lines about an attempt of which no process is left, and why it ended."""
     if t.before.group is None or t.before.group.attempt != event.attempt:
         return
     newest, end = t.before.newest, _end_of(t, event)
-    failure = t.after.last_failure if end is End.FAILED else None
+    failure = t.after.last_failure if end is AttemptEnd.FAILED else None
     for ended in event.exits[max(len(t.before.group.exits), t.before.group.seen) :]:
-        yield rank_ended(t, ended)
-    yield _ended(event, end, failure)
+        yield rank_ended_line(t, ended)
+    yield _attempt_ended_line(event, end, failure)
     if event.committed is not None and (newest is None or event.committed > newest):
         text = f"checkpoint of step {event.committed} was committed"
         text += no_progress(event.committed, t.before.budget.highest)
-        yield of_attempt(
+        yield attempt_event(
             "checkpoint-committed", event.attempt, text, step=event.committed, forgiven=0
         )
-    drain, is_done = t.before.drain, end is End.SUCCEEDED
+    drain, is_done = t.before.drain, end is AttemptEnd.SUCCEEDED
     if t.before.ends_group and not is_done:
         yield stopped(t, event, t.before.group.saved)
         if drain is not None and drain.source is StopSource.PREEMPTION and drain.begins is None:
             yield notice_used(t, event, drain, policy)
     if event.doubt is not None and is_done:
-        text = doubted(event.doubt)
-        yield of_attempt("success-doubted", event.attempt, text, "warning", exception=event.doubt)
+        text = success_warning(event.doubt)
+        yield attempt_event(
+            "success-doubted", event.attempt, text, "warning", exception=event.doubt
+        )
     if failure is not None:
         several = (t.before.group.world_size or 1) > 1
-        yield from _failed(
+        yield from _failure_lines(
             event.attempt, failure, t.after, policy, step=event.step, several=several
         )
 
 
-def rank_ended(t: Transition, ended: WorkerExit) -> Line:
-    """Tell how a worker of the live group ended."""
+def rank_ended_line(t: Transition, ended: WorkerExit) -> Line:
+    """Returns the line that says how a worker of the live group ended."""
     group, doing = t.before.group, t.before.liveness
     assert group is not None
     where = f" in stage {doing.stage}" if doing.stage is not None else ""
     where += step_in_words(doing.step, "", " after step {}")
-    return of_attempt(
+    return attempt_event(
         "rank-ended",
         group.attempt,
         f"rank {ended.rank} ended: {ended}{where}",
@@ -114,19 +123,19 @@ def launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> 
     if t.before.group is not None and t.before.group.attempt == event.attempt:
         failure = t.after.last_failure or event.failure
         text = "could not be started"
-        yield of_attempt(
-            "launch-failed", event.attempt, text, status=End.FAILED, failure=record(failure)
+        yield attempt_event(
+            "launch-failed", event.attempt, text, status=AttemptEnd.FAILED, failure=record(failure)
         )
-        yield from _failed(event.attempt, failure, t.after, policy)
+        yield from _failure_lines(event.attempt, failure, t.after, policy)
 
 
-def _ended(event: WorkersGone, end: End, failure: Failure | None) -> Line:
+def _attempt_ended_line(event: WorkersGone, end: AttemptEnd, failure: Failure | None) -> Line:
     """Returns the line that says how far the attempt came."""
     start = event.resumed_from if event.starting_step is None else event.starting_step
-    newest = step_in_words(event.committed, "no checkpoint is seen", "newest checkpoint: step {}")
+    newest = step_in_words(event.committed, "no checkpoint was found", "newest checkpoint: step {}")
     ran = "" if event.step is None else f" at step {event.step}"
     ran += "" if event.step is None or start is None else f", from step {start}"
-    return of_attempt(
+    return attempt_event(
         "attempt-ended",
         event.attempt,
         f"ended{ran}: {end}; {newest}",
@@ -134,20 +143,21 @@ def _ended(event: WorkersGone, end: End, failure: Failure | None) -> Line:
         starting_step=start,
         from_snapshot=event.from_snapshot,
         ending_step=event.step,
-        steps_progressed=_progressed(event.step, start, end),
+        steps_progressed=_steps_progressed(event.step, start, end),
         newest_committed_step=event.committed,
         failure=record(failure) if failure is not None else None,
     )
 
 
-def _progressed(step: int | None, start: int | None, end: End) -> int | None:
-    """Returns how many steps an attempt completed; None: who could have counted them has died."""
+def _steps_progressed(step: int | None, start: int | None, end: AttemptEnd) -> int | None:
+    """Returns how many steps an attempt completed; None: not known, because the
+    supervisor that counted them has ended."""
     if step is None:
-        return None if end is End.LOST else 0
+        return None if end is AttemptEnd.LOST else 0
     return max(0, step - (start or 0))
 
 
-def _failed(
+def _failure_lines(
     attempt: int,
     failure: Failure,
     state: JobState,
@@ -156,20 +166,22 @@ def _failed(
     step: int | None = None,
     several: bool = False,
 ) -> Iterator[Line]:
-    """Tell of the failure of an attempt; `step` is the last completed step that was reported."""
+    """Yields the lines about the failure of an attempt; `step` is the last completed step that was
+    reported."""
     rank = f" (rank {failure.rank})" if several else ""
-    text = f"failed: {failure.cause}; root cause: {failure.root_cause}{rank}{at(failure)}"
-    yield failed(attempt, text, failure, step)
+    text = f"failed: {failure.cause}; root cause: {failure.root_cause}{rank}"
+    text += place_of_failure(failure)
+    yield attempt_failed_line(attempt, text, failure, step)
     for line in end_of_traceback(failure.traceback):
         quotes = line if failure.rank == 0 else None
-        yield of_attempt(
+        yield attempt_event(
             "traceback", attempt, f"| {line}", "error", quotes=quotes, rank=failure.rank
         )
     yield from verdict(attempt, failure, state)
     limit = state.budget.repetition_limit(policy.phases[state.phase])
     if (repeated := state.budget.repetitions(failure.signature)) and limit:
         text = f"signature {failure.signature}: seen {count(repeated, 'time')} since the last"
-        yield of_attempt(
+        yield attempt_event(
             "failure-repeated",
             attempt,
             f"{text} progress; {limit} times end the job",
@@ -180,7 +192,7 @@ def _failed(
     if not state.status.terminal:
         again = " if it comes again" if failure.is_guess else ""
         text = f"what to do{again}: {failure.advice}"
-        yield of_attempt("advice", attempt, text, code=failure.rule, advice=failure.advice)
+        yield attempt_event("advice", attempt, text, code=failure.rule, advice=failure.advice)
         suspected = isinstance(state.doing, Probing) and state.doing.suspicion is not None
         if failure.charge is not Charge.NOTHING and not suspected:
-            yield main("budget-used", budget_used(state, policy), **budget_keys(state, policy))
+            yield job_event("budget-used", budget_used(state, policy), **budget_keys(state, policy))

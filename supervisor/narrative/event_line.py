@@ -30,12 +30,12 @@ class Line:
     """The line of rank 0's traceback that this line repeats; None: it repeats none."""
 
 
-def main(event: str, text: str, level: Level = "info", **keys: object) -> Line:
+def job_event(event: str, text: str, level: Level = "info", **keys: object) -> Line:
     """Returns an event of the job."""
     return Line(event, MAIN, text, level, keys)
 
 
-def of_attempt(
+def attempt_event(
     event: str,
     attempt: int,
     text: str,

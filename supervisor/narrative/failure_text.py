@@ -13,7 +13,7 @@ from supervisor.diagnosis.frames import frame_in
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.ownership import is_own
 from supervisor.files.segments import RUN_LOG
-from supervisor.narrative.event_line import Line, of_attempt
+from supervisor.narrative.event_line import Line, attempt_event
 from supervisor.protocol.messages import printable
 
 _LINES = 6
@@ -24,12 +24,12 @@ _SAYS_NOTHING = re.compile(
 that JAX (_src/traceback_util.py) prints below an exception."""
 
 
-def at(failure: Failure) -> str:
+def place_of_failure(failure: Failure) -> str:
     """Returns where the root cause was raised, as the end of a sentence; "": not known."""
-    return _at(failure.where)
+    return _place_text(failure.where)
 
 
-def _at(where: str) -> str:
+def _place_text(where: str) -> str:
     return f", at {where}" if where else ""
 
 
@@ -58,12 +58,12 @@ def certainty(failure: Failure) -> str:
     return f", certain: {'true' if failure.certain else 'false'}"
 
 
-def failed(attempt: int, text: str, failure: Failure, step: int | None) -> Line:
-    """Tell of the failure of an attempt, with all that is known of it.
+def attempt_failed_line(attempt: int, text: str, failure: Failure, step: int | None) -> Line:
+    """Returns the line about the failure of an attempt, with all that is known of it.
 
     `step` is the last completed step that was reported, for a failure that names none.
     """
-    return of_attempt(
+    return attempt_event(
         "attempt-failed",
         attempt,
         text,
@@ -92,10 +92,10 @@ def verdict(attempt: int, failure: Failure, state: JobState) -> Iterator[Line]:
     certain, rule = failure.is_certain, failure.rule
     keys: dict[str, Any] = {"code": rule, "verdict": failure.verdict, "certain": certain}
     text = f"{name}: {failure.reason}"
-    yield of_attempt("verdict", attempt, text, "error", reason=failure.reason, **keys)
+    yield attempt_event("verdict", attempt, text, "error", reason=failure.reason, **keys)
     if failure.grounds:
         text = f"{failure.grounds}{_one_more(state, failure)}"
-        yield of_attempt(
+        yield attempt_event(
             "verdict-grounds",
             attempt,
             text,
@@ -117,12 +117,12 @@ def _one_more(state: JobState, failure: Failure) -> str:
     return f"; one more attempt{soon}; the same failure again ends the job{told}"
 
 
-def doubted(exception: str) -> str:
+def success_warning(exception: str) -> str:
     """Returns a warning about a success whose output ends in a traceback of `exception`."""
     return (
-        f"it succeeded, but the output ends in a traceback: {exception}. Look at it: in a shell, "
-        "`program | tee log` exits as `tee` does; `set -o pipefail` first makes it exit as the "
-        "program does"
+        f"the program succeeded, but its output ends in a traceback: {exception}. Check the log: "
+        "in a shell, `program | tee log` exits as `tee` does; `set -o pipefail` first makes it "
+        "exit as the program does"
     )
 
 
@@ -134,7 +134,7 @@ def failure_line(lines: Sequence[Line], directory: str | None, place: str) -> st
         return None
     parts = [end.text]
     if (failure := end.keys["failure"]) is not None:
-        parts.append(f"root cause: {failure['root_cause']}{_at(failure['where'])}")
+        parts.append(f"root cause: {failure['root_cause']}{_place_text(failure['where'])}")
     parts += [line.text for line in lines if line.event == "advice"]
     if directory is not None:
         parts.append(f"more: {place}/{directory}/{RUN_LOG}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.core.decisions import TellLivelock, TellRecovery
-from supervisor.narrative.event_line import Line, count, main, of_attempt
+from supervisor.narrative.event_line import Line, attempt_event, count, job_event
 
 _ADVICE = (
     "mend that failure, or save more often, so that less is lost each time; "
@@ -13,11 +13,11 @@ _ADVICE = (
 )
 
 
-def found(told: TellRecovery | TellLivelock) -> Iterator[Line]:
+def finding_lines(told: TellRecovery | TellLivelock) -> Iterator[Line]:
     """Yields the line of a finding."""
     match told:
         case TellRecovery():
-            yield of_attempt(
+            yield attempt_event(
                 "recovered",
                 told.attempt,
                 _recovery(told),
@@ -27,7 +27,7 @@ def found(told: TellRecovery | TellLivelock) -> Iterator[Line]:
                 lost_steps=told.lost,
             )
         case TellLivelock():
-            yield main(
+            yield job_event(
                 "livelock",
                 _livelock(told),
                 "warning",

@@ -70,7 +70,7 @@ def standing(state: JobState, policy: RestartPolicy) -> Standing:
     )
 
 
-def in_a_sentence(it: Standing) -> str:
+def standing_line(it: Standing) -> str:
     """Returns the standing in one line."""
     parts = [f"{it.status}: phase {it.phase!r}"]
     if it.attempt:

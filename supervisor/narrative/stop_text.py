@@ -7,10 +7,10 @@ from functools import partial
 from supervisor.core.events import WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Drain
-from supervisor.narrative.event_line import Line, count, main, of_attempt
+from supervisor.narrative.event_line import Line, attempt_event, count, job_event
 from supervisor.ports import Transition
 
-_NONE = "no checkpoint is seen where the job looks for them (trainer.init.checkpoint.directory)"
+NO_CHECKPOINT = "no checkpoint was found in trainer.init.checkpoint.directory"
 
 
 def stopped(t: Transition, event: WorkersGone, before: int | None) -> Line:
@@ -19,12 +19,16 @@ def stopped(t: Transition, event: WorkersGone, before: int | None) -> Line:
     newest = _newest(t, event, before)
     saved = _is_above(newest, before)
     if saved:
-        kept = f"step {newest} is saved"
+        kept = f"step {newest} was saved"
     else:
-        kept = _NONE if newest is None else f"no new checkpoint, the newest is of step {newest}"
-    text = f"stopped: {kept}; {_lost(event, newest)}"
-    lost = _lost_steps(event, newest)
-    return of_attempt(
+        kept = (
+            NO_CHECKPOINT
+            if newest is None
+            else f"no new checkpoint, the newest is of step {newest}"
+        )
+    text = f"stopped: {kept}; {_lost_work(event, newest)}"
+    lost = _num_lost_steps(event, newest)
+    return attempt_event(
         "attempt-stopped",
         event.attempt,
         text,
@@ -42,17 +46,18 @@ def notice_used(t: Transition, event: WorkersGone, drain: Drain, policy: Restart
     if policy.preemption_notice is not None:
         taken += f" (of {policy.preemption_notice:g})"
     tell = partial(
-        main,
+        job_event,
         attempt=event.attempt,
         seconds=seconds,
         notice_seconds=policy.preemption_notice,
         ending_step=event.step,
-        lost_steps=_lost_steps(event, newest),
+        lost_steps=_num_lost_steps(event, newest),
     )
     if _is_above(newest, drain.highest):
-        text = f"the notice was enough: step {newest} is saved, and all over in {taken}"
+        text = f"the notice was long enough: step {newest} was saved, and all processes ended in "
+        text += taken
         return tell("notice-used", text, saved=True, step=newest)
-    text = f"no checkpoint came of the notice in {taken}"
+    text = f"no checkpoint was saved after the notice; the processes ended in {taken}"
     return tell("notice-used", text, "warning", saved=False, step=newest)
 
 
@@ -73,15 +78,15 @@ def _is_above(newest: int | None, before: int | None) -> bool:
     return newest is not None and (before is None or newest > before)
 
 
-def _lost_steps(event: WorkersGone, newest: int | None) -> int | None:
+def _num_lost_steps(event: WorkersGone, newest: int | None) -> int | None:
     """Returns how many steps are lost; None: not known."""
     return None if event.step is None or newest is None else max(0, event.step - newest)
 
 
-def _lost(event: WorkersGone, newest: int | None) -> str:
+def _lost_work(event: WorkersGone, newest: int | None) -> str:
     if event.step is None:
-        return "what is lost since then is not known, because the program told no steps"
-    told = f"(last step told: {event.step})"
+        return "the lost work is not known, because the program reported no steps"
+    reported = f"(last reported step: {event.step})"
     if newest is None:
-        return f"what it did is lost unless it is saved elsewhere {told}"
-    return f"lost since then: {count(_lost_steps(event, newest) or 0, 'step')} {told}"
+        return f"all work is lost, unless the program saved it elsewhere {reported}"
+    return f"lost since then: {count(_num_lost_steps(event, newest) or 0, 'step')} {reported}"

@@ -44,7 +44,7 @@ from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
 from supervisor.host.notice import Notice
 from supervisor.narrative import Level
-from supervisor.narrative.told import with_lines
+from supervisor.narrative.rendered import with_lines
 from supervisor.ports import Transition
 from supervisor.protocol.failure_record import parse_failure_record
 from supervisor.protocol.messages import MAX_LINE, Message, Stage

@@ -13,7 +13,7 @@ from supervisor.core.events import Event, WorkerReported, WorkersGone, WorkersOb
 from supervisor.core.machine import step
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.narrative import Level
-from supervisor.narrative.told import with_lines
+from supervisor.narrative.rendered import with_lines
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage, StageMessage
 from tests.core.history import RETRY, History, policy

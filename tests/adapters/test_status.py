@@ -59,7 +59,7 @@ def test_a_success_whose_output_ends_in_a_traceback_stays_doubtful(
     show_status(tmp_path)
     told = capsys.readouterr().out
     assert "SUCCEEDED" in told
-    assert "it succeeded, but the output ends in a traceback: ValueError: no such shard" in told
+    assert "but its output ends in a traceback: ValueError: no such shard" in told
 
 
 def test_a_config_is_no_model_dir(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from supervisor.core.machine import step
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.narrative.told import Told, told_again, with_lines
+from supervisor.narrative.rendered import RenderedTransition, render_history, with_lines
 from supervisor.ports import Transition
 from supervisor.protocol.messages import RestoredMessage, StepMessage
 from tests.adapters.test_hostile_worker import PHASE, PLAN, POLICY
@@ -70,7 +70,7 @@ def test_a_recovery_outlives_the_supervisor_that_saw_it(tmp_path: Path) -> None:
 
     history = FileJournal(storage).read()
     again = Summary(storage, [PLAN], POLICY, print)
-    again.replay(told_again(history.transitions, POLICY))
+    again.replay(render_history(history.transitions, POLICY))
     event = SupervisorStarted(0.0, "job", POLICY, 15)
     after, decisions = step(history.state, event, POLICY)
     again.observe(with_lines(Transition(event, history.state, after, decisions, WALL), POLICY))
@@ -81,7 +81,7 @@ def test_a_recovery_outlives_the_supervisor_that_saw_it(tmp_path: Path) -> None:
     assert shown[1]["recovery"] == seen[1]["recovery"]
 
 
-def life(last: int) -> list[Told]:
+def life(last: int) -> list[RenderedTransition]:
     """All of the attempts up to the number `last` have failed."""
     history = History(policy(PhasePolicy("one", last + 1, repeated_failure_limit=0)))
     history.happens(SupervisorStarted(0.0, "job", history.policy, None))

@@ -94,7 +94,7 @@ def kill_both(job: Job) -> str:
 def kill_supervisor_in_hang(job: Job) -> str:
     seen = len(job.lines)
     signal_to_trainer("SIGSTOP")(job)
-    job.wait_for_line(r": a hang; its stacks are dumped", seen)
+    job.wait_for_line(r"hang: .*; dumping the stacks", seen)
     job.signal(signal.SIGKILL)
     return ""
 

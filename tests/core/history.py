@@ -26,7 +26,7 @@ from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure, Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
 from supervisor.narrative import Line
-from supervisor.narrative.told import Told, with_lines
+from supervisor.narrative.rendered import RenderedTransition, with_lines
 from supervisor.ports import Transition
 
 RETRY = Failure("killed", Verdict.RESTART, "sigkill", "why", "what", "SIGKILL", 0, "SIGKILL")
@@ -56,7 +56,7 @@ class History:
         self.state = JobState()
         self.now = 0.0
         self.events: list[Event] = []
-        self.turns: list[Told] = []
+        self.turns: list[RenderedTransition] = []
         self.decided: list[Decision] = []
         """Without `stages`."""
         self.stages: list[TellStages] = []

@@ -33,7 +33,7 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Status
 from supervisor.diagnosis.failure import Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
-from supervisor.narrative import tell
+from supervisor.narrative import render
 from supervisor.ports import Transition
 from supervisor.protocol.adjustments import ACCUMULATION, Adjustments
 from tests.core.history import FATAL, RETRY, History
@@ -143,8 +143,11 @@ def test_a_look_that_finds_nothing_out_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("problem", "told"),
     [
-        (None, "the devices are not to blame: 1 of 3 restarts used"),
-        ("it hung", "whether the devices are to blame is not known, so the failure is charged: 1 "),
+        (
+            None,
+            "the probe found the devices healthy, so the failure is charged: 1 of 3 restarts used",
+        ),
+        ("it hung", "the probe failed, so the failure is charged: 1 of 3 restarts"),
     ],
 )
 def test_devices_are_called_well_only_where_they_were_seen(problem: str | None, told: str) -> None:
@@ -155,9 +158,9 @@ def test_devices_are_called_well_only_where_they_were_seen(problem: str | None, 
     event = DevicesProbed(history.now, before.looks, healthy, (), problem)
     after, decisions = step(before, event, history.policy)
     transition = Transition(event, before, after, decisions, datetime(2026, 1, 1, tzinfo=UTC))
-    text = [line.text for line in tell(transition, history.policy)]
+    text = [line.text for line in render(transition, history.policy)]
     assert any(line.startswith(told) for line in text)
-    assert problem is None or not any("are not to blame" in line for line in text)
+    assert problem is None or not any("found the devices healthy" in line for line in text)
 
 
 def test_a_job_that_has_shrunk_grows_back_at_its_next_restart() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.policy import RestartPolicy
-from supervisor.narrative.device_text import lost
+from supervisor.narrative.device_text import missing_units
 from tests.core.test_capacity_check import EIGHT, HARDWARE, Devices
 
 
@@ -18,7 +18,7 @@ class Told(Devices):
 
     @property
     def lost_now(self) -> dict[str, str]:
-        return dict(lost(self.turns, self.state, EIGHT))
+        return dict(missing_units(self.turns, self.state, EIGHT))
 
     @property
     def advice(self) -> list[str]:
@@ -58,7 +58,7 @@ def test_where_capacity_is_lacking_the_advice_is_about_capacity() -> None:
     assert job.finish is not None
     assert job.advice[-1] == (
         "what to do: capacity is lacking: have device 0, 1, 2, 3, 4 checked, repaired or replaced; "
-        "clear device 5, 6, if well again, by `supervise quarantine clear`; then run the same "
+        "clear device 5, 6, if healthy again, by `supervise quarantine clear`; then run the same "
         "command again. To go on with less, lower trainer.init.autorestart.min_num_devices"
     )
     assert sum("capacity is lacking" in line for line in job.advice) == 1

@@ -10,12 +10,12 @@ from supervisor.core.events import DeadlineReached, Event, StopSource, WorkersGo
 from supervisor.core.liveness import Silence
 from supervisor.core.machine import step
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.narrative import tell
+from supervisor.narrative import render
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage
 from tests.core.history import RETRY, History, started
 
-UNSEEN = "no checkpoint is seen where the job looks for them (trainer.init.checkpoint.directory)"
+UNSEEN = "no checkpoint was found in trainer.init.checkpoint.directory"
 
 
 def lines(history: History, event: Event) -> list[str]:
@@ -23,7 +23,7 @@ def lines(history: History, event: Event) -> list[str]:
     before = history.state
     after, decisions = step(before, event, history.policy)
     transition = Transition(event, before, after, decisions, datetime(2026, 1, 1, tzinfo=UTC))
-    return [line.text for line in tell(transition, history.policy)]
+    return [line.text for line in render(transition, history.policy)]
 
 
 def told(history: History, *, step: int | None, committed: int | None) -> str:
@@ -53,13 +53,16 @@ def test_what_was_seen_committed_is_not_lost(committed: int | None, lost: int) -
     history = asked(50)
     history.commits(60)
     text = told(history, step=60, committed=committed)
-    assert text == f"stopped: step 60 is saved; lost since then: {lost} steps (last step told: 60)"
+    assert (
+        text
+        == f"stopped: step 60 was saved; lost since then: {lost} steps (last reported step: 60)"
+    )
 
 
 @pytest.mark.parametrize("source", [StopSource.SIGTERM, StopSource.PREEMPTION])
 def test_where_the_store_does_not_answer_the_last_commit_counts(source: StopSource) -> None:
     text = told(asked(50, source=source), step=57, committed=None)
-    assert "the newest is of step 50; lost since then: 7 steps (last step told: 57)" in text
+    assert "the newest is of step 50; lost since then: 7 steps (last reported step: 57)" in text
 
 
 def test_a_checkpoint_that_was_moved_away_is_no_longer_the_newest() -> None:
@@ -70,7 +73,7 @@ def test_a_checkpoint_that_was_moved_away_is_no_longer_the_newest() -> None:
 @pytest.mark.parametrize("source", [StopSource.SIGTERM, StopSource.PREEMPTION])
 def test_a_program_may_save_where_nobody_looks(source: StopSource) -> None:
     text = told(asked(source=source), step=60, committed=None)
-    assert f"{UNSEEN}; what it did is lost unless it is saved elsewhere" in text
+    assert f"{UNSEEN}; all work is lost, unless the program saved it elsewhere" in text
 
 
 def test_a_hung_group_that_ends_before_it_is_asked_has_saved_nothing() -> None:

@@ -48,7 +48,7 @@ from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
 from supervisor.files.segments import JOURNAL, SUFFIX, Segment
 from supervisor.host.identity import Identity
-from supervisor.narrative.told import told_again
+from supervisor.narrative.rendered import render_history
 from supervisor.ports import AnnouncementSource
 from supervisor.prepare import prepare
 from supervisor.protocol import committed, simulated
@@ -200,7 +200,7 @@ def _resumed(job: Path) -> object:
     """Read the journal as a supervisor does that starts in `job`."""
     storage = LocalStorage(job)
     history = FileJournal(storage).read()
-    Summary(storage, [PLAN], POLICY, _ignore).replay(told_again(history.transitions, POLICY))
+    Summary(storage, [PLAN], POLICY, _ignore).replay(render_history(history.transitions, POLICY))
     return step(history.state, SupervisorStarted(0.0, "job", POLICY, 5), POLICY)
 
 

@@ -13,7 +13,7 @@ from supervisor.narrative.document import page
 from supervisor.protocol.messages import NoticeCode
 
 ROOT = Path(__file__).resolve().parents[2]
-TELLERS = {"main", "of_attempt", "tell", "Notice", "_event"}
+TELLERS = {"job_event", "attempt_event", "tell", "Notice", "_event"}
 """The functions whose first argument is the name of an event, and whose keywords are its keys."""
 SHAPE = {"text", "level", "quotes"}
 PASSED_ON = {
@@ -43,7 +43,7 @@ def told(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
             first = call.args[0] if call.args else None
             if name not in TELLERS or not isinstance(first, ast.Constant):
                 continue
-            keys = {"attempt"} if name == "of_attempt" else set()
+            keys = {"attempt"} if name == "attempt_event" else set()
             if name == "tell":
                 keys |= PARTIAL.get(function.name, set())
             for keyword in call.keywords:

@@ -15,7 +15,7 @@ from supervisor.adapters.stores.journal import FileJournal
 from supervisor.core.policy import RestartPolicy
 from supervisor.narrative.attempt_records import AttemptRecords
 from supervisor.narrative.event_line import Line
-from supervisor.narrative.told import Told, told_again
+from supervisor.narrative.rendered import RenderedTransition, render_history
 from supervisor.ports import Transition
 from tests.simulation.simulation import Simulation
 
@@ -35,7 +35,7 @@ WORDS = {
 class Played:
     """A history: what was told, and what its journal keeps."""
 
-    told: list[Told]
+    told: list[RenderedTransition]
     kept: list[Transition]
     policy: RestartPolicy
 
@@ -50,7 +50,7 @@ def played(simulation: Simulation) -> Played:
     turns = [moment.what for moment in simulation.moments if not isinstance(moment.what, str)]
     journal, policy = FileJournal(simulation.disk), simulation.scenario.policy
     kept = list(journal.all_transitions(journal.read()))
-    return Played(list(told_again(turns, policy)), kept, policy)
+    return Played(list(render_history(turns, policy)), kept, policy)
 
 
 def leaves(value: object) -> Iterator[object]:
@@ -103,7 +103,7 @@ def test_every_number_of_a_sentence_is_in_the_keys_of_its_event(
 
 def test_each_attempt_ends_once(histories: dict[int, Played]) -> None:
     for seed, one in histories.items():
-        lines = [line for turn in told_again(one.kept, one.policy) for line in turn.lines]
+        lines = [line for turn in render_history(one.kept, one.policy) for line in turn.lines]
         ended = [line.keys["attempt"] for line in lines if line.event == "attempt-ended"]
         assert len(ended) == len(set(ended)), f"seed {seed}"
 
@@ -113,7 +113,7 @@ def test_a_summary_that_goes_on_from_a_view_is_that_of_the_whole_journal(
 ) -> None:
     """As it goes on after a restart, from the archives or from a snapshot."""
     for seed, one in histories.items():
-        told = list(told_again(one.kept, one.policy))
+        told = list(render_history(one.kept, one.policy))
         for at in (len(told) // 3, len(told) // 2):
             begun = folded(AttemptRecords(5), told[:at])
             again = AttemptRecords(5)
@@ -123,7 +123,7 @@ def test_a_summary_that_goes_on_from_a_view_is_that_of_the_whole_journal(
             )
 
 
-def folded(records: AttemptRecords, told: list[Told]) -> AttemptRecords:
+def folded(records: AttemptRecords, told: list[RenderedTransition]) -> AttemptRecords:
     for turn in told:
         for line in turn.lines:
             records.take(line, turn.wall.isoformat(), None)

@@ -15,7 +15,8 @@ from supervisor.core.allowance import Allowance
 from supervisor.core.events import WorkerReported, WorkersGone
 from supervisor.files.segments import RUN_LOG
 from supervisor.host.notice import Notice
-from supervisor.narrative import Level, Line, noticed
+from supervisor.narrative import Level, Line, notice_line
+from supervisor.narrative.rendered import RenderedTransition
 from supervisor.narrative.structured import (
     BoundLogger,
     EventDict,
@@ -23,7 +24,6 @@ from supervisor.narrative.structured import (
     add_log_level,
     wrap_logger,
 )
-from supervisor.narrative.told import Told
 from supervisor.ports import Clock, Storage
 from supervisor.protocol.messages import Message, StageMessage, printable
 
@@ -72,7 +72,7 @@ class RunLog:
         self._waiting: list[str] = []
         self._broken = False
 
-    def observe(self, told: Told) -> None:
+    def observe(self, told: RenderedTransition) -> None:
         """See `observers.LineObserver`."""
         self._directory = told.after.directory or self._directory
         event, lines, now = told.event, told.lines, self._clock.now()
@@ -92,7 +92,7 @@ class RunLog:
 
     def say(self, notice: Notice, *, level: Level = "info") -> None:
         """Log one event of the job."""
-        self._log(noticed(notice, level))
+        self._log(notice_line(notice, level))
 
     def _log(self, line: Line, *, silent: bool = False) -> None:
         """Log one event; if `silent`, only in run.log."""

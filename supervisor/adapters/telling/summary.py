@@ -17,8 +17,8 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.files.segments import ATTEMPTS_FILE
 from supervisor.host.notice import Notice, Tell
 from supervisor.narrative.attempt_records import AttemptRecords, Record
+from supervisor.narrative.rendered import RenderedTransition
 from supervisor.narrative.standing import standing
-from supervisor.narrative.told import Told
 from supervisor.ports import Storage
 from supervisor.protocol.reading import UnreadableError, parse_object
 
@@ -52,12 +52,12 @@ class Summary:
         self.view = self._records.view
         self.restore = self._records.restore
 
-    def replay(self, earlier: Iterable[Told]) -> None:
+    def replay(self, earlier: Iterable[RenderedTransition]) -> None:
         """Take in the transitions of earlier supervisors, and write nothing."""
         for each in earlier:
             self._take(each)
 
-    def observe(self, told: Told) -> None:
+    def observe(self, told: RenderedTransition) -> None:
         """See `observers.LineObserver`."""
         directory = told.after.directory
         if self._take(told) and directory is not None:
@@ -66,17 +66,17 @@ class Summary:
             path = f"{directory}/summary.json"
             self._try("summary.json", lambda: self._storage.replace(path, data))
 
-    def _take(self, told: Told) -> bool:
+    def _take(self, told: RenderedTransition) -> bool:
         """Update the records; returns whether an event was about an attempt or the job."""
         wall = told.wall.isoformat(timespec="milliseconds")
         num_devices = self._plan(told).num_devices
         taken = [self._records.take(line, wall, num_devices) for line in told.lines]
         return any(taken)
 
-    def _plan(self, told: Told) -> PhasePlan:
+    def _plan(self, told: RenderedTransition) -> PhasePlan:
         return self._plans[min(told.after.phase, len(self._plans) - 1)]
 
-    def _body(self, told: Told) -> dict[str, Any]:
+    def _body(self, told: RenderedTransition) -> dict[str, Any]:
         now, plan = standing(told.after, self._policy), self._plan(told)
         return {
             "job": now.job,

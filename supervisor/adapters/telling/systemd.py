@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Status
-from supervisor.narrative.standing import in_a_sentence, standing
+from supervisor.narrative.standing import standing, standing_line
 from supervisor.ports import CallLater, Clock, Transition
 
 _STATUS_INTERVAL = 1.0
@@ -94,7 +94,7 @@ class ServiceManager:
         if up and not self._ready:
             self._ready = True
             self._notifier.send("READY=1")
-        self._status = in_a_sentence(standing(after, self._policy))
+        self._status = standing_line(standing(after, self._policy))
         if (
             after.status is not before.status
             or self._clock.now() >= self._told_at + _STATUS_INTERVAL

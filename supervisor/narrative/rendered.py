@@ -7,29 +7,33 @@ from dataclasses import dataclass
 
 from supervisor.core.events import SupervisorStarted
 from supervisor.core.policy import RestartPolicy
-from supervisor.narrative import tell
+from supervisor.narrative import render
 from supervisor.narrative.event_line import Line
 from supervisor.ports import Transition
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Transition):
+class RenderedTransition(Transition):
     """A transition and its log lines."""
 
     lines: tuple[Line, ...]
 
 
-def with_lines(t: Transition, policy: RestartPolicy) -> Told:
+def with_lines(t: Transition, policy: RestartPolicy) -> RenderedTransition:
     """Returns the transition with its lines."""
-    return Told(t.event, t.before, t.after, t.decisions, t.wall, tuple(tell(t, policy)))
+    return RenderedTransition(
+        t.event, t.before, t.after, t.decisions, t.wall, tuple(render(t, policy))
+    )
 
 
-def without_words(t: Transition) -> Told:
+def without_lines(t: Transition) -> RenderedTransition:
     """Returns the transition with no lines, for a transition whose lines cannot be made."""
-    return Told(t.event, t.before, t.after, t.decisions, t.wall, ())
+    return RenderedTransition(t.event, t.before, t.after, t.decisions, t.wall, ())
 
 
-def told_again(transitions: Iterable[Transition], policy: RestartPolicy) -> Iterator[Told]:
+def render_history(
+    transitions: Iterable[Transition], policy: RestartPolicy
+) -> Iterator[RenderedTransition]:
     """Yields earlier transitions with their lines, each under the policy of its time.
 
     `policy` is the policy of the first.
