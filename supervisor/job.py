@@ -176,7 +176,7 @@ def run_job(
             opened.ownership,
             host,
         )
-        if (doom := preemption.standing(_FIRST_ANNOUNCEMENT_TIMEOUT)) is not None:
+        if (doom := preemption.announced_doom(_FIRST_ANNOUNCEMENT_TIMEOUT)) is not None:
             text = f"a preemption is announced: {doom}; nothing is started here"
             log.say(Notice("preemption-announced", text, reason=doom), level="warning")
             return int(ExitCode.DRAINED)

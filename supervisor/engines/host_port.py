@@ -366,6 +366,6 @@ class Compilations(Protocol):
         """Start to take over what a live worker has compiled; returns at once."""
         ...
 
-    def settle(self) -> None:
+    def finish_attempt(self) -> None:
         """Take over what the workers have compiled, after they are gone."""
         ...

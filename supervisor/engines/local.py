@@ -393,7 +393,7 @@ class LocalEngine:
     ) -> None:
         """Judge the attempt by the evidence it left, and post `WorkersGone`."""
         at = self._clock.now()
-        self._compile_cache.settle()
+        self._compile_cache.finish_attempt()
         committed = self._newest(launch.plan.checkpoints)
         seen = seen_of(group, exits) if group is not None else Seen()
         gone = judged(at, self._machine, launch, exits, seen, committed, self._notice, self._redact)

@@ -46,7 +46,7 @@ def test_every_holder_is_named_once_with_its_user_and_all_its_devices(proc: Path
 
 
 def test_holders_of_one_kind_less_those_that_may_hold_them(proc: Path) -> None:
-    found = holders(TPU, but=frozenset({10, 12}), proc=proc)
+    found = holders(TPU, exclude=frozenset({10, 12}), proc=proc)
     assert [holder.pid for holder in found] == [11, 13]
     assert [holder.pid for holder in holders(NVIDIA, proc=proc)] == [9]
 

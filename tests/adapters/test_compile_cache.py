@@ -91,8 +91,8 @@ def test_what_one_attempt_compiled_the_next_finds(
     (live / "jit_torn-4567-cache").write_bytes(ENTRY[:-9])
     (live / "xla_gpu_per_fusion_autotune_cache_dir").mkdir()
     running = cache()
-    running.settle()
-    assert said == ["the compilation of jit_torn was not kept: written in part only"]
+    running.finish_attempt()
+    assert said == ["the compiled program jit_torn was not kept: it is incomplete"]
     assert (live.parent / NAME).read_bytes() == ENTRY
     assert not (live.parent / "jit_torn-4567-cache").exists()
     assert found(running, live) == {NAME}
@@ -121,7 +121,7 @@ def test_an_entry_of_a_living_process_is_taken_over_only_when_it_is_whole(
     with (live / NAME).open("wb") as file:
         file.write(ENTRY[:-9])
         file.flush()
-        assert running._take_over() == {NAME: "written in part only"}
+        assert running._take_over() == {NAME: "is incomplete"}
         assert not (live.parent / NAME).exists()
         file.write(ENTRY[-9:])
     assert running._take_over() == {}
@@ -140,18 +140,18 @@ def test_damage_is_found_and_removed(
 ) -> None:
     (live / NAME).write_bytes(entry)
     running = cache()
-    running.settle()
+    running.finish_attempt()
     flipped = bytearray(entry)
     flipped[len(flipped) // 2] ^= 1
     (live.parent / NAME).write_bytes(flipped)
 
     later = running if same_supervisor else cache()
     assert found(later, live) == set()
-    assert said == ["the cached compilation of jit_f is damaged: removed"]
+    assert said == ["the compiled program jit_f was removed from the cache: it is damaged"]
     assert not (live.parent / NAME).exists()
 
     (live / NAME).write_bytes(entry)
-    later.settle()
+    later.finish_attempt()
     assert found(cache(), live) == {NAME}
 
 
@@ -161,7 +161,7 @@ def test_a_foreign_entry_is_judged_by_itself(
     (live.parent / NAME).write_bytes(ENTRY)
     (live.parent / "jit_torn-4567-cache").write_bytes(ENTRY[:100])
     assert found(cache(), live) == {NAME}
-    assert said == ["the cached compilation of jit_torn is damaged: removed"]
+    assert said == ["the compiled program jit_torn was removed from the cache: it is damaged"]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_directory_that_cannot_be_made_costs_only_the_cache(
     (tmp_path / "cache").write_text("in the way")
     running = cache()
     assert running.environment({}) == {}
-    running.settle()
+    running.finish_attempt()
     assert said == [f"the compilation cache cannot be used: {tmp_path / 'cache'} {REMEDY}"]
 
 
@@ -213,7 +213,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(
     (tmp_path / folder).chmod(mode)
     running = cache()
     assert running.environment({}) == {}
-    running.settle()
+    running.finish_attempt()
     running.keep_within(0)
     assert said == [f"the compilation cache cannot be used: {tmp_path / folder} {REMEDY}"]
     assert (live / NAME).exists()
@@ -249,8 +249,8 @@ def test_an_entry_of_another_user_is_removed_and_told_as_such(
         os.chown(folder / NAME, 12345, 12345)
         assert found(cache(), live) == set()
     assert said == [
-        "the cached compilation of jit_f belongs to uid 12345, not to us: removed",
-        "the compilation of jit_f was not kept: belongs to uid 12345, not to us",
+        "the compiled program jit_f was removed from the cache: it belongs to uid 12345, not to us",
+        "the compiled program jit_f was not kept: it belongs to uid 12345, not to us",
     ]
 
 
@@ -261,7 +261,7 @@ def test_an_entry_that_is_too_large_is_told_as_such(
     os.truncate(live / NAME, (2 << 30) + 1)
     assert found(cache(), live) == set()
     told = "has 2 GiB, more than any compiler writes"
-    assert said == [f"the compilation of jit_f was not kept: {told}"]
+    assert said == [f"the compiled program jit_f was not kept: it {told}"]
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def irremovable(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(place: object, path: Path, **_: object) -> bool:
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.setattr(removal, "file", refuse)
+    monkeypatch.setattr(removal, "remove_file", refuse)
 
 
 @pytest.mark.usefixtures("irremovable")
@@ -281,7 +281,7 @@ def test_an_entry_that_cannot_be_removed_costs_only_the_cache(
     for name in (NAME, "jit_torn-4567-cache"):
         (live / name).write_bytes(ENTRY[:-9])
     running = cache()
-    running.settle()
+    running.finish_attempt()
     assert running.environment({}) == {}
     assert said == [f"the compilation cache cannot be used: Read-only file system ({live / NAME})"]
 
@@ -320,7 +320,7 @@ def test_what_was_not_used_for_longest_is_deleted_for_the_limit(
     for used, name in ((30, "a"), (10, "b"), (20, "c")):
         (live / f"jit_{name}-0-cache").write_bytes(zlib.compress(name.encode()))
         os.utime(live / f"jit_{name}-0-cache", (used, 5))
-    running.settle()
+    running.finish_attempt()
     size = len(zlib.compress(b"a"))
     running.keep_within(2 * size)
     left = {"jit_a-0-cache", "jit_c-0-cache"}

@@ -110,7 +110,10 @@ def test_a_file_of_root_is_as_good_as_ours(tmp_path: Path) -> None:
         ("A='the-value", ":1: A begins with a quote that is not closed"),
         ("A=\"the-value'", ":1: A begins with a quote that is not closed"),
         ("A='", ":1: A begins with a quote that is not closed"),
-        ("SUPERVISE_JOB=the-value", ":1: SUPERVISE_JOB: names with SUPERVISE_ are ours"),
+        (
+            "SUPERVISE_JOB=the-value",
+            ":1: SUPERVISE_JOB: names that begin with SUPERVISE_ are reserved",
+        ),
         ("A=the\0value", ":1: A holds a NUL"),
         (b"A=1\nB=the-value\xff", "secrets.env:2: is not UTF-8: save the file as UTF-8"),
         ("A=" + "the-value" * 40_000, "bytes, more than 262144"),

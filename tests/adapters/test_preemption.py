@@ -60,9 +60,9 @@ def test_a_source_that_failed_more_than_a_thousand_times_is_still_heard() -> Non
     heard = Heard()
     with heard.watching(BrokenSource(OSError("status 503"), 1100)) as watch:
         assert heard.came.wait(BOUND), heard.told
-        assert watch.standing(BOUND) == "outbid"
+        assert watch.announced_doom(BOUND) == "outbid"
     assert heard.doomed == ["outbid"]
-    again = "it is asked again and again"
+    again = "we keep asking it"
     assert heard.told == [f"the broken source does not answer (status 503); {again}"]
 
 
@@ -76,7 +76,7 @@ def test_any_error_of_a_source_is_told_and_the_source_is_asked_again(
     heard = Heard()
     with heard.watching(BrokenSource(error, 3)):
         assert heard.came.wait(BOUND), heard.told
-    assert heard.told == [f"the broken source does not answer ({why}); it is asked again and again"]
+    assert heard.told == [f"the broken source does not answer ({why}); we keep asking it"]
 
 
 def test_a_source_that_fails_once_or_twice_is_nobody_s_concern() -> None:

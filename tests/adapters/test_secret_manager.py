@@ -56,7 +56,7 @@ def test_what_does_not_pass_is_told_as_such() -> None:
         (SecretStore({VERSION: b"\xff"}), "is not text in UTF-8"),
         (SecretStore({VERSION: b"a\0b"}), "holds a NUL"),
         (SecretStore({VERSION: b"a"}, has_account=False), "has this machine a service account?"),
-        (SecretStore({VERSION: b"a"}, genuine=False), "is no metadata server"),
+        (SecretStore({VERSION: b"a"}, genuine=False), "is not a metadata server"),
         (SecretStore({VERSION: b"a"}, token="the-token\n-of-it"), "answers is no token"),
         (SecretStore({VERSION: b"a"}, token="the-tok\u20ac"), "answers is no token"),
     ],
@@ -74,7 +74,7 @@ def test_what_a_person_has_to_mend(store: SecretStore, told: str) -> None:
 )
 def test_an_address_that_is_none_is_told(address: str) -> None:
     environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": address}
-    with pytest.raises(SecretError, match="OVERRIDES_SECRETMANAGER is no address"):
+    with pytest.raises(SecretError, match="OVERRIDES_SECRETMANAGER is not a valid address"):
         SecretManager(environ).value(VERSION)
 
 

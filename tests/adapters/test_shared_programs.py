@@ -174,7 +174,7 @@ def test_no_more_is_fetched_than_the_limit(objects: MemoryObjects, host: Hosts) 
     ours.compile("jit_b-1-cache", bytes(60))
     other = host(WRITERS)
     assert set(other.fetch(limit=100)) == {"jit_a-1-cache"}
-    assert "jit_b-1-cache in the bucket is not taken: it is beyond" in other.told[0]
+    assert "jit_b-1-cache in the bucket is not copied: it does not fit in" in other.told[0]
 
 
 @pytest.mark.parametrize("name", ["..-cache", "live/x-cache", ".x-cache", "run.sh"])

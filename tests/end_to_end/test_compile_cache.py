@@ -58,7 +58,7 @@ def test_a_killed_program_compiles_nothing_twice(supervise: Supervise, job: dict
     assert b"hits: 0" in result.rank_log(1)
     assert b"hits: 1" in result.rank_log(2)
     (left_out,) = result.events("compilation-not-kept", program="jit_torn")
-    assert left_out["reason"].startswith("written in part only")
+    assert left_out["reason"].startswith("is incomplete")
     cached = list((result.model_dir / "compile_cache").glob("*-cache"))
     assert [path.name.split("-")[0] for path in cached] == ["jit__lambda"]
     with cached[0].open("rb") as file:

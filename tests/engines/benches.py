@@ -221,7 +221,7 @@ class NoCache:
     def take_over(self) -> None:
         """See `host_port.Compilations`."""
 
-    def settle(self) -> None:
+    def finish_attempt(self) -> None:
         """See `host_port.Compilations`."""
 
 

@@ -287,7 +287,7 @@ def _cache(folder: Path) -> Iterator[Target]:
     def settled() -> None:
         cache = CompileCache(folder, _ignore)
         cache.environment({})
-        cache.settle()
+        cache.finish_attempt()
 
     line = b"a" * 64 + b"  jit_step-abc-cache\n"
     yield in_file("SHA256SUMS", line * 3, sums, settled)

@@ -293,7 +293,7 @@ def test_a_metadata_server_that_is_none_does_no_harm(
     metadata.genuine = False
     metadata.set("preempted", "TRUE")
     running = start(saving(model_dir), env={"GCE_METADATA_HOST": metadata.host})
-    running.wait_for_event("preemption-unheard", reason="what answers is no metadata server")
+    running.wait_for_event("preemption-unheard", reason="the answer is not from a metadata server")
     metadata.genuine = True
     assert_drained(running.result(), PREEMPTED)
 

@@ -329,5 +329,5 @@ class _NoCache:
     def take_over(self) -> None:
         """See `host_port.Compilations`."""
 
-    def settle(self) -> None:
+    def finish_attempt(self) -> None:
         """See `host_port.Compilations`."""

@@ -34,9 +34,9 @@ def chips(folder: Path = Path("/dev")) -> list[str]:
 
 
 def holders(
-    *devices: re.Pattern[str], but: frozenset[int] = frozenset(), proc: Path = Path("/proc")
+    *devices: re.Pattern[str], exclude: frozenset[int] = frozenset(), proc: Path = Path("/proc")
 ) -> Iterator[Holder]:
-    """Yields the processes that have one of `devices` open, by pid, without the pids in `but`.
+    """Yields the processes that have one of `devices` open, by pid, without the pids in `exclude`.
 
     `devices` are patterns of device files; none given: all accelerators.
 
@@ -45,7 +45,7 @@ def holders(
     here: it is gone only when its pidfd says so.
     """
     for process in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
-        if int(process.name) in but:
+        if int(process.name) in exclude:
             continue
         opened = tuple(sorted(set(_devices(process, devices or (TPU, NVIDIA)))))
         uid = _user(process) if opened else None

@@ -87,7 +87,7 @@ class GceEvent:
             raise OSError(f"status {status}")
         ends_machine = self._meaning.get(value)
         text = f"{self} says {self._key.name} is {value}"
-        return self._news.of(None if ends_machine is None else Announcement(text, ends_machine))
+        return self._news.filter(None if ends_machine is None else Announcement(text, ends_machine))
 
 
 class GceMaintenance:
@@ -134,7 +134,7 @@ class GceMaintenance:
 
         Answers at once the first time, later when the value changes, or after `_LONG_POLL` seconds.
         """
-        return self._news.of(self._announced(*self._key.ask()))
+        return self._news.filter(self._announced(*self._key.ask()))
 
     def _announced(self, status: int, value: str) -> Announcement | None:
         nothing = status == http.client.SERVICE_UNAVAILABLE and _NOTHING_YET in value
@@ -188,7 +188,7 @@ class _News:
         self._clock = clock
         self._next = -math.inf
 
-    def of(self, announcement: Announcement | None) -> Announcement | None:
+    def filter(self, announcement: Announcement | None) -> Announcement | None:
         """Returns the announcement if it is to be passed on now, else None."""
         if announcement == self.last:  # the same value with another ETag
             return None
@@ -243,7 +243,7 @@ class _Key:
             most=_MAX_VALUE,
         )
         if answer.headers.get("Metadata-Flavor") != "Google":
-            raise OSError("what answers is no metadata server")
+            raise OSError("the answer is not from a metadata server")
         return answer, answer.body.decode("utf-8", "replace").strip()
 
 

@@ -51,23 +51,23 @@ class PreemptionWatch:
     def __init__(
         self,
         sources: Sequence[AnnouncementSource],
-        doomed: Callable[[str], None],
-        announced: Callable[[str], None],
+        on_doomed: Callable[[str], None],
+        on_announced: Callable[[str], None],
         tell: Tell,
         redact: Callable[[str], str],
     ) -> None:
-        """`doomed` gets the text of an announcement that the machine is doomed, once for each
-        source. `announced` gets the text of any other announcement, and `tell` a notice if a source
-        does not answer. All three are called in the thread of the source.
+        """`on_doomed` gets the text of an announcement that the machine is doomed, once for each
+        source. `on_announced` gets the text of any other announcement, and `tell` a notice if a
+        source does not answer. All three are called in the thread of the source.
 
         `redact` removes the secrets from a text. It gets the whole text, because it would not
         recognise half a secret.
         """
-        self._doomed = doomed
-        self._announce = announced
+        self._on_doomed = on_doomed
+        self._on_announced = on_announced
         self._tell = tell
         self._redact = redact
-        self._announced: str | None = None
+        self._doom: str | None = None
         self._closed = threading.Event()
         self._first_looks: list[threading.Event] = []
         for source in sources:
@@ -76,13 +76,13 @@ class PreemptionWatch:
                 self._first_looks.append(looked)
             threading.Thread(target=self._watch, args=(source, looked), daemon=True).start()
 
-    def standing(self, patience: float) -> str | None:
+    def announced_doom(self, patience: float) -> str | None:
         """Returns the announcement that the machine is doomed, if there is one. Waits for the first
         answers of the quick sources, at most `patience` seconds in all."""
         until = time.monotonic() + patience
         for looked in self._first_looks:
             looked.wait(max(0.0, until - time.monotonic()))
-        return self._announced
+        return self._doom
 
     def close(self) -> None:
         """Ask no source any more. The answer to a request under way is ignored."""
@@ -103,7 +103,7 @@ class PreemptionWatch:
                     self._tell(
                         Notice(
                             "preemption-unheard",
-                            f"{who} does not answer ({why}); it is asked again and again",
+                            f"{who} does not answer ({why}); we keep asking it",
                             reason=why,
                         )
                     )
@@ -113,10 +113,10 @@ class PreemptionWatch:
             if announcement is not None and not self._closed.is_set():
                 text = shown(announcement.text, self._redact)
                 if announcement.ends_machine:
-                    self._announced = text
-                    self._doomed(text)
+                    self._doom = text
+                    self._on_doomed(text)
                 else:
-                    self._announce(text)
+                    self._on_announced(text)
             looked.set()
             if announcement is not None and announcement.ends_machine:
                 return

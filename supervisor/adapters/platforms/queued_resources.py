@@ -105,7 +105,7 @@ class QueuedResources:
             if ours is not None:
                 found[int(ours[1])] = _slice(resource)
         if current and current not in found:
-            answer = self._call("GET", self._path(current), {}, fine=(404,))
+            answer = self._call("GET", self._path(current), {}, accepted=(404,))
             if answer.code != 404:
                 found[current] = _slice(answer.body)
         return found
@@ -113,13 +113,15 @@ class QueuedResources:
     def create(self, generation: int, rung: int) -> Refusal | None:
         """See `ports.Slices`."""
         id_ = f"{self._name}-{generation}"
-        asked = {
+        query = {
             "queuedResourceId": id_,
             "requestId": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self._parent}/{id_}")),
         }
         where = f"{self._parent}/queuedResources"
-        fine = (400, 403, 404, 409, 429)
-        answer = self._call("POST", where, asked, json=self._body(generation, rung), fine=fine)
+        accepted = (400, 403, 404, 409, 429)
+        answer = self._call(
+            "POST", where, query, json=self._body(generation, rung), accepted=accepted
+        )
         if answer.error.get("status") == "ALREADY_EXISTS":
             return None
         if answer.code != 200:
@@ -129,7 +131,7 @@ class QueuedResources:
     def delete(self, generation: int) -> None:
         """See `ports.Slices`."""
         answer = self._call(
-            "DELETE", self._path(generation), {"force": "true"}, fine=(400, 404, 409)
+            "DELETE", self._path(generation), {"force": "true"}, accepted=(400, 404, 409)
         )
         if answer.code in (400, 409):
             raise UnavailableError(f"{self._name}-{generation} cannot be deleted now: {answer}")
@@ -138,18 +140,18 @@ class QueuedResources:
         return f"{self._parent}/queuedResources/{self._name}-{generation}"
 
     def _listed(self) -> Iterator[Mapping[str, Any]]:
-        asked = {
+        query = {
             "pageSize": str(_PAGE),
             "fields": "unreachable,nextPageToken,queuedResources(name,state)",
         }
         while True:
-            body = self._call("GET", f"{self._parent}/queuedResources", asked).body
+            body = self._call("GET", f"{self._parent}/queuedResources", query).body
             if body.get("unreachable"):
                 raise UnavailableError(f"the Cloud TPU API does not reach {body['unreachable']}")
             yield from body.get("queuedResources", ())
             if not body.get("nextPageToken"):
                 return
-            asked["pageToken"] = body["nextPageToken"]
+            query["pageToken"] = body["nextPageToken"]
 
     def _outcome(self, operation: Mapping[str, Any]) -> Refusal | None:
         """Waits for an operation that creates a resource, `_OPERATION_LOOKS` times at most. Returns
@@ -166,12 +168,13 @@ class QueuedResources:
         self,
         method: str,
         path: str,
-        asked: Mapping[str, str],
+        query: Mapping[str, str],
         *,
         json: Mapping[str, Any] | None = None,
-        fine: tuple[int, ...] = (),
+        accepted: tuple[int, ...] = (),
     ) -> _Answer:
-        """Returns the answer if its status is 200 or in `fine`; tries again if an error may pass.
+        """Returns the answer if its status is 200 or in `accepted`. Tries again if an error may
+        pass.
 
         Raises:
             UnavailableError: all tries failed.
@@ -181,24 +184,24 @@ class QueuedResources:
 
         def attempt(_left: float) -> _Answer:
             try:
-                answer = self._ask(method, path, asked, json)
+                answer = self._ask(method, path, query, json)
             except UnavailableError as error:
                 raise PassesError(_unavailable(error)) from error
-            if answer.code != 200 and answer.code not in fine:
-                _raise_what_stays(answer)
+            if answer.code != 200 and answer.code not in accepted:
+                _raise_if_permanent(answer)
                 raise PassesError(_unavailable(answer))
             return answer
 
         return _RETRY.call(attempt, sleep=self._pause)
 
     def _ask(
-        self, method: str, path: str, asked: Mapping[str, str], json: Mapping[str, Any] | None
+        self, method: str, path: str, query: Mapping[str, str], json: Mapping[str, Any] | None
     ) -> _Answer:
         """Makes one try and returns the answer.
 
         Raises:
             UnavailableError: there was no answer.
-            PermissionError: the credentials are missing or of no use.
+            PermissionError: the credentials are missing or do not work.
         """
         import requests
         from google.auth import exceptions
@@ -207,13 +210,13 @@ class QueuedResources:
             self._session = _session(self._base)
         try:
             response = self._session.request(
-                method, self._base + path, params=dict(asked), json=json, timeout=_TIMEOUT
+                method, self._base + path, params=dict(query), json=json, timeout=_TIMEOUT
             )
             body = parse_json(response.content, path) if response.content else {}
         except exceptions.TransportError as error:
             raise UnavailableError(str(error)) from error
         except exceptions.RefreshError as error:
-            raise PermissionError(f"the credentials are of no use: {error}; {_REMEDY}") from error
+            raise PermissionError(f"the credentials do not work: {error}; {_REMEDY}") from error
         except UnreadableError:
             body = {}  # an error page of a proxy in between
         except requests.exceptions.RequestException as error:
@@ -246,13 +249,13 @@ def _unavailable(problem: object) -> UnavailableError:
     return UnavailableError(f"the Cloud TPU API does not answer: {problem}")
 
 
-def _raise_what_stays(answer: _Answer) -> None:
+def _raise_if_permanent(answer: _Answer) -> None:
     """Raise an error if another try would not change the answer."""
     if answer.code >= 500 or answer.code in (408, 429) or _PASSES.search(str(answer)):
         return
     if answer.code in (401, 403):
         raise PermissionError(f"the Cloud TPU API refuses: {answer}; {_REMEDY}")
-    raise OSError(f"the Cloud TPU API does not understand us: {answer}")
+    raise OSError(f"the Cloud TPU API rejects the request: {answer}")
 
 
 def _id(resource: Mapping[str, Any]) -> str:

@@ -96,18 +96,20 @@ class SecretManager:
                 return base
         except ValueError:  # an invalid port, for example
             pass
-        raise SecretError(f"cannot be asked for: {BASE_VARIABLE} is no address such as {BASE}")
+        raise SecretError(
+            f"cannot be read: {BASE_VARIABLE} is not a valid address (example: {BASE})"
+        )
 
     def _fetch_token(self) -> str:
         try:
             http.client.HTTPConnection(self._metadata)  # checks the name; does not connect yet
         except http.client.InvalidURL as error:
             text = f"{_METADATA_VARIABLE} names no host: {error}"
-            raise SecretError(f"cannot be asked for: {text}") from None
+            raise SecretError(f"cannot be read: {text}") from None
         answer = self._get(self._metadata, _TOKEN, {_MARK: _GOOGLE}, encrypted=False)
         token = _object(answer.body).get("access_token")
         if answer.headers.get(_MARK) != _GOOGLE:
-            text = f"{self._metadata} is no metadata server: is this a machine of Google Cloud?"
+            text = f"{self._metadata} is not a metadata server: is this a machine of Google Cloud?"
         elif answer.status != http.client.OK or not isinstance(token, str):
             who = f"HTTP {answer.status} from {self._metadata}"
             text = f"{who}: has this machine a service account?"
@@ -115,7 +117,7 @@ class SecretManager:
             text = f"what {self._metadata} answers is no token"
         else:
             return token
-        raise SecretError(f"needs a token of this machine, which it does not get: {text}")
+        raise SecretError(f"cannot be read: this machine has no token: {text}")
 
     def _get(self, host: str, path: str, headers: Mapping[str, str], *, encrypted: bool) -> Answer:
         """Returns one answer; tries again after an error that may pass.

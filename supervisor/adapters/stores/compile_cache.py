@@ -100,14 +100,14 @@ class CompileCache:
         """Take over what a running worker has compiled, in another thread; returns at once."""
         threading.Thread(target=self._take_over, name="compile cache", daemon=True).start()
 
-    def settle(self) -> None:
+    def finish_attempt(self) -> None:
         """Take over what the worker has compiled, and remove entries that are not whole. The worker
         must have ended."""
         self._remove_unfit()
 
     def _remove_unfit(self) -> bool:
-        """Do what `settle` says. Returns False if the cache may still contain an entry that must
-        not be used."""
+        """Do what `finish_attempt` says. Returns False if the cache may still contain an entry that
+        must not be used."""
         unfit = self._take_over()
         if unfit is None:
             return False
@@ -118,7 +118,7 @@ class CompileCache:
                 self._tell(
                     Notice(
                         "compilation-not-kept",
-                        f"the compilation of {_program(name)} was not kept: {why}",
+                        f"the compiled program {_program(name)} was not kept: it {why}",
                         program=_program(name),
                         reason=why,
                     )
@@ -130,15 +130,15 @@ class CompileCache:
         Returns None if the entries cannot be verified."""
         with self._lock, self._best_effort():
             unfit: dict[str, str] = {}
-            if not self._is_there():
+            if not self._exists():
                 return unfit
-            self._look()
+            self._verify()
             digests: dict[str, str] = {}
             for name in sorted(_entries(self._live).keys() - self._verified.keys()):
                 try:
                     digests[name] = _digest(self._live / name)
                 except _UnfitError as error:
-                    unfit[name] = error.why or "written in part only"
+                    unfit[name] = error.why or "is incomplete"
             with self._best_effort():
                 self._add(digests)
             return unfit
@@ -147,7 +147,7 @@ class CompileCache:
     def keep_within(self, limit: int) -> None:
         """Delete the least recently used entries, so that the rest takes at most `limit` bytes."""
         with self._lock, self._best_effort():
-            if not self._is_there():
+            if not self._exists():
                 return
             found: dict[str, list[os.stat_result]] = {}
             for folder in (self._live, self._directory):
@@ -156,7 +156,7 @@ class CompileCache:
             kept = [_kept(name, files) for name, files in found.items()]
             deleted = excess(kept, limit)
             for one in deleted:
-                self._delete(one.name)
+                self._remove(one.name)
                 self._sums.pop(one.name, None)
             if deleted:
                 self._write_sums()
@@ -171,7 +171,7 @@ class CompileCache:
                     )
                 )
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         """True if the folders of the cache exist.
 
         Raises:
@@ -184,7 +184,7 @@ class CompileCache:
             return False
         return True
 
-    def _look(self) -> None:
+    def _verify(self) -> None:
         """Verify new and changed entries that were taken over; remove damaged ones."""
         found = _entries(self._directory)
         if not self._sums:
@@ -198,7 +198,7 @@ class CompileCache:
                     raise _UnfitError
                 self._verified[name] = stamp
             except _UnfitError as error:
-                self._remove(name, error.why or "is damaged")
+                self._remove_and_report(name, error.why or "is damaged")
         for name in self._verified.keys() - found.keys():
             del self._verified[name]
         for name in self._sums.keys() - self._verified.keys():
@@ -217,17 +217,17 @@ class CompileCache:
         lines = (f"{digest}  {name}\n" for name, digest in sorted(self._sums.items()))
         _replace(self._directory / SUMS, "".join(lines).encode())
 
-    def _delete(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         for directory in (self._directory, self._live):
             removal.remove_file(Place.COMPILED, directory / name, below=self._directory)
         self._verified.pop(name, None)
 
-    def _remove(self, name: str, why: str) -> None:
-        self._delete(name)
+    def _remove_and_report(self, name: str, why: str) -> None:
+        self._remove(name)
         self._tell(
             Notice(
                 "compilation-removed",
-                f"the cached compilation of {_program(name)} {why}: removed",
+                f"the compiled program {_program(name)} was removed from the cache: it {why}",
                 program=_program(name),
                 reason=why,
             )

@@ -61,7 +61,7 @@ def _variable(line: str) -> tuple[str, str]:
     if not equals or _NAME.fullmatch(name) is None:
         raise ValueError("is not NAME=VALUE, with a name of letters, digits and _")
     if name.startswith(PREFIX):
-        raise ValueError(f"{name}: names with {PREFIX} are ours")
+        raise ValueError(f"{name}: names that begin with {PREFIX} are reserved")
     if "\0" in value:
         raise ValueError(f"{name} holds a NUL, which no variable can")
     if value[:1] in ("'", '"'):

@@ -135,7 +135,7 @@ class Lease:
         """
         found = self._place.read()
         if owner_of(found.data) is not None:
-            found = self._outwait(found)
+            found = self._wait_until_free(found)
         self._epoch, self._version = _epoch(found.data) + 1, found.version
         try:
             self._write()
@@ -197,7 +197,7 @@ class Lease:
         if self._error is None:
             self._thread.join(self._times.renew)  # bounded: storage may hang; then it runs out
 
-    def _outwait(self, found: StoredObject) -> StoredObject:
+    def _wait_until_free(self, found: StoredObject) -> StoredObject:
         """Wait until the lease's owner is known to be dead or has released it; returns what the
         place holds then."""
         owner = owner_of(found.data)

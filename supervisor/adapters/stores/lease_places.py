@@ -97,5 +97,5 @@ class LeaseObject:
         except ConflictError:
             self._is_proven = True
         else:
-            text = "it heeds no preconditions, so it cannot keep two supervisors apart"
+            text = "the store ignores preconditions, so it cannot keep two supervisors apart"
             raise OSError(errno.ENOTSUP, f"{text}: use another store", LEASE)

@@ -100,8 +100,8 @@ class SharedPrograms:
                 tell(
                     Notice(
                         "bucket-programs-refused",
-                        f"the compiled program {name} in the bucket is not taken: "
-                        f"it is beyond {_KEY}",
+                        f"the compiled program {name} in the bucket is not copied: "
+                        f"it does not fit in {_KEY}",
                         reason=_KEY,
                     )
                 )
@@ -110,10 +110,10 @@ class SharedPrograms:
             else:
                 room -= size
         if refused:
-            key = "not signed with the key in compile_cache.key_file"
-            why = key if self._trust.key is not None else "not what was there a moment ago"
+            key = "are not signed with the key in compile_cache.key_file"
+            why = key if self._trust.key is not None else "changed while they were read"
             text = (
-                f"{len(refused)} of the compiled programs in the bucket are not used, as they are "
+                f"{len(refused)} of the compiled programs in the bucket are not used, as they "
                 f"{why}: {', '.join(refused[:3])}"
             )
             tell(Notice("bucket-programs-refused", text, reason=why))
