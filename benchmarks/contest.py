@@ -28,7 +28,7 @@ class FailedError(Exception):
 
 
 @contextmanager
-def running(
+def run_contestant(
     argv: list[str], environ: Mapping[str, str], folder: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run `argv` for the block, with `environ` added to our environment; stdout and stderr go to
@@ -84,14 +84,14 @@ def wait_for(
         time.sleep(_LOOK)
 
 
-def supervise(config: Mapping[str, Any], folder: Path) -> list[str]:
+def supervise_command(config: Mapping[str, Any], folder: Path) -> list[str]:
     """Write `config` to `folder`; returns the command line that runs it under supervise."""
     path = folder / "trainer.yaml"
     path.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
     return [sys.executable, "-m", "supervisor", "run", str(path), "--log-format", "json"]
 
 
-class Told:
+class EventReader:
     """Reads supervise's events from the file with its output; skips all other lines."""
 
     def __init__(self, output: Path) -> None:

@@ -68,10 +68,10 @@ def main() -> None:
         "while_prefetching": [],
     }
     for _ in range(rounds):
-        window = _restarts(found, rates)
-        _with_standby(found)
-        _cold(found, rates, window)
-        _group(found)
+        window = _measure_restarts(found, rates)
+        _measure_with_standby(found)
+        _measure_cold(found, rates, window)
+        _measure_group(found)
     for name, values in found.items():
         report.spread(name, "s", values)
     for name, values in rates.items():
@@ -89,34 +89,36 @@ def main() -> None:
     report.finish(given.json)
 
 
-def _restarts(found: dict[str, list[float]], rates: dict[str, list[float]]) -> tuple[float, float]:
+def _measure_restarts(
+    found: dict[str, list[float]], rates: dict[str, list[float]]
+) -> tuple[float, float]:
     """Measure restarts on the same rung, and on a smaller one with prefetch. Returns when the
     prefetch began and ended, in seconds since the first step."""
     with _run(ELASTIC) as run:
-        began, ended = _prefetched(run)
+        began, ended = _wait_for_prefetch(run)
         found["prefetch"].append(ended - began)
         rates["while_prefetching"].append(_rate(run, began, ended))
-        _ready(run, 0)
-        found["same_rung"].append(_killed(run, 1))
-        _some_steps(run)
-        found["smaller"].append(_robbed(run, 2)[1])
+        _wait_until_ready(run, 0)
+        found["same_rung"].append(_restart_after_kill(run, 1))
+        _wait_40_steps(run)
+        found["smaller"].append(_restart_after_loss(run, 2)[1])
         first = run.steps()[0].at
         return began - first, ended - first
 
 
-def _with_standby(found: dict[str, list[float]]) -> None:
+def _measure_with_standby(found: dict[str, list[float]]) -> None:
     """Measure the same restarts with a standby."""
     with _run(WARM) as run:
-        run.wait_until_told("prefetch-done", timeout=_TAKES, num_devices=_SMALLER)
-        _ready(run, 1)
-        found["same_rung_standby"].append(_killed(run, 1))
-        _ready(run, 2)
-        lost, smaller = _robbed(run, 2)
+        run.wait_for_event("prefetch-done", timeout=_TAKES, num_devices=_SMALLER)
+        _wait_until_ready(run, 1)
+        found["same_rung_standby"].append(_restart_after_kill(run, 1))
+        _wait_until_ready(run, 2)
+        lost, smaller = _restart_after_loss(run, 2)
         found["lost_device"].append(lost)
         found["smaller_standby"].append(smaller)
 
 
-def _cold(
+def _measure_cold(
     found: dict[str, list[float]], rates: dict[str, list[float]], window: tuple[float, float]
 ) -> None:
     """Measure a restart on a smaller rung without prefetch. Before that, measure the steps per
@@ -126,20 +128,20 @@ def _cold(
         began, ended = first + window[0], first + window[1]
         run.wait_for("some steps", lambda: time.monotonic() > ended, _TAKES)
         rates["alone"].append(_rate(run, began, ended))
-        _ready(run, 0)
-        found["smaller_cold"].append(_robbed(run, 1)[1])
+        _wait_until_ready(run, 0)
+        found["smaller_cold"].append(_restart_after_loss(run, 1)[1])
 
 
-def _some_steps(run: Training) -> None:
+def _wait_40_steps(run: Training) -> None:
     """Wait 40 steps, until the job runs normally and a probe process is ready again."""
     run.wait_for_step(run.steps()[-1].number + 40)
 
 
-def _prefetched(run: Training) -> tuple[float, float]:
+def _wait_for_prefetch(run: Training) -> tuple[float, float]:
     """Wait for the prefetch for the smaller rung; returns when it began and ended."""
-    run.wait_until_told("prefetch-began", timeout=_TAKES, num_devices=_SMALLER)
+    run.wait_for_event("prefetch-began", timeout=_TAKES, num_devices=_SMALLER)
     began = time.monotonic()
-    run.wait_until_told("prefetch-done", timeout=_TAKES, num_devices=_SMALLER)
+    run.wait_for_event("prefetch-done", timeout=_TAKES, num_devices=_SMALLER)
     ended = time.monotonic()
     return began, ended
 
@@ -149,30 +151,30 @@ def _rate(run: Training, since: float, until: float) -> float:
     return (steps[-1].number - steps[0].number) / (steps[-1].at - steps[0].at)
 
 
-def _killed(run: Training, restarts: int) -> float:
+def _restart_after_kill(run: Training, restarts: int) -> float:
     run.kill_trainer()
-    return float(_told(run, restarts)["seconds"])
+    return float(_recovery(run, restarts)["seconds"])
 
 
-def _robbed(run: Training, restarts: int) -> tuple[float, float]:
+def _restart_after_loss(run: Training, restarts: int) -> tuple[float, float]:
     """Take a device away; returns the seconds from the loss, and from the trainer's death, to the
     next step."""
     began, last = time.monotonic(), run.steps()[-1]
     simulated.mark_lost(run.folder / "run" / simulated.FILE, "6")
     step = run.wait_for_step(0, since=began, not_by=[last.pid])
-    return step.at - began, float(_told(run, restarts)["seconds"])
+    return step.at - began, float(_recovery(run, restarts)["seconds"])
 
 
-def _told(run: Training, restarts: int) -> dict[str, Any]:
-    run.wait_for("what supervise tells", lambda: len(run.told_recoveries()) == restarts, _TAKES)
-    return run.told_recoveries()[-1]
+def _recovery(run: Training, restarts: int) -> dict[str, Any]:
+    run.wait_for("what supervise reports", lambda: len(run.recoveries()) == restarts, _TAKES)
+    return run.recoveries()[-1]
 
 
-def _group(found: dict[str, list[float]]) -> None:
+def _measure_group(found: dict[str, list[float]]) -> None:
     """Kill one of four workers, and measure how long the group takes to end and to restart."""
     with _run(GROUP) as run:
-        _ready(run, 4)
-        pids = run.told("workers-started")[-1]["pids"]
+        _wait_until_ready(run, 4)
+        pids = run.events("workers-started")[-1]["pids"]
         victim = next(pid for pid in pids if pid != run.steps()[-1].pid)
         began = time.monotonic()
         os.kill(victim, signal.SIGKILL)
@@ -200,10 +202,10 @@ def _run(contestant: Contestant) -> Iterator[Training]:
         yield run
 
 
-def _ready(run: Training, standbys: int) -> None:
+def _wait_until_ready(run: Training, standbys: int) -> None:
     """Wait until a checkpoint is committed and `standbys` standbys have been ready so far."""
-    run.wait_until_told("standby-ready", standbys, _TAKES)
-    run.wait_until_told("checkpoint-committed", timeout=_TAKES)
+    run.wait_for_event("standby-ready", standbys, _TAKES)
+    run.wait_for_event("checkpoint-committed", timeout=_TAKES)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def _goes_on(store: Emulator, name: str, *, has_cache: bool) -> float:
         disk.mkdir()
         with _machine(job, disk) as run:
             run.wait_for_step(_STEPS)
-            run.wait_until_told("checkpoint-committed", timeout=_PATIENCE)
+            run.wait_for_event("checkpoint-committed", timeout=_PATIENCE)
             compiled = "the copied cache"
             run.wait_for(compiled, lambda: len(objects.list(_CACHE).objects) > 1, _PATIENCE)
         shutil.rmtree(disk)

@@ -18,7 +18,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contest import ROOT, FailedError, Told, running, supervise, wait_for
+from benchmarks.contest import (
+    ROOT,
+    EventReader,
+    FailedError,
+    run_contestant,
+    supervise_command,
+    wait_for,
+)
 from benchmarks.peers import (
     BASH,
     CIRCUS,
@@ -80,7 +87,7 @@ def _one(contestant: Peer | str, deaths: int) -> list[float]:
             command = contestant.prepared(argv, folder)
         else:
             command = _supervise(argv, folder, standby=contestant == STANDBY)
-        with running(command, {}, folder) as process:
+        with run_contestant(command, {}, folder) as process:
             last = deaths + 1
 
             def done() -> bool:
@@ -88,7 +95,7 @@ def _one(contestant: Peer | str, deaths: int) -> list[float]:
 
             wait_for(f"start {last}", done, process, _TIMEOUT + deaths * 10.0)
         if contestant == STANDBY:
-            taken = len(Told(folder / "output").events("standby-used"))
+            taken = len(EventReader(folder / "output").events("standby-used"))
             if taken != deaths:
                 raise FailedError(f"the standby took over {taken} times of {deaths}")
         return gaps(record.read_text().splitlines())
@@ -101,7 +108,7 @@ def _supervise(argv: Sequence[str], folder: Path, *, standby: bool) -> list[str]
     command: dict[str, Any] = {"argv": list(argv), "bootstrap": standby}
     if standby:
         command |= {"preload": ["signal"], "progress": {"pattern": r"step (\d+)"}}
-    return supervise({"trainer": {"init": init, "command": command}}, folder)
+    return supervise_command({"trainer": {"init": init, "command": command}}, folder)
 
 
 def gaps(lines: Sequence[str]) -> list[float]:

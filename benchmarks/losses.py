@@ -26,7 +26,7 @@ from trainer.train_state import TrainStateSpec
 
 _DEVICES = 8
 _LEAST = 2
-_STEPS_APART = 12
+_STEPS_PER_CHANGE = 12
 """Steps that a run has for each change. The next change comes 2 to 11 steps after the last one."""
 _EVERY = 10
 
@@ -48,7 +48,7 @@ def storm(changes: int) -> Storm:
     Raises:
         FailedError: a job does not succeed.
     """
-    steps = changes * _STEPS_APART + 3 * _EVERY
+    steps = changes * _STEPS_PER_CHANGE + 3 * _EVERY
     with tempfile.TemporaryDirectory() as calm, tempfile.TemporaryDirectory() as wild:
         with _job(Path(calm), steps) as run:
             _finished(run)
@@ -57,12 +57,12 @@ def storm(changes: int) -> Storm:
             _disturb(run, changes)
             _finished(run)
             found = _parameters(run, steps)
-            told = [event["event"] for event in run.told()]
-    moved = [n for n, name in enumerate(told) if name == "rung-changed"]
+            names = [event["event"] for event in run.events()]
+    moved = [n for n, name in enumerate(names) if name == "rung-changed"]
     return Storm(
         changes=changes,
         rung_changes=len(moved),
-        explained=int(all(told[n - 1] == "devices-probed" for n in moved)),
+        explained=int(all(names[n - 1] == "devices-probed" for n in moved)),
         bit_identical=int(_same(expected, found)),
     )
 
@@ -95,12 +95,12 @@ def _disturb(run: Training, changes: int) -> None:
             unit = lots.choice(well)
             simulated.mark_lost(file, unit)
             lost.add(unit)
-        step = run.wait_for_step(step.number + lots.randrange(2, _STEPS_APART), since=step.at)
+        step = run.wait_for_step(step.number + lots.randrange(2, _STEPS_PER_CHANGE), since=step.at)
     simulated.mark_healthy(file, *lost)
 
 
 def _finished(run: Training) -> None:
-    run.wait_until_told("job-ended", timeout=3600.0, status="SUCCEEDED", code=0)
+    run.wait_for_event("job-ended", timeout=3600.0, status="SUCCEEDED", code=0)
 
 
 def _parameters(run: Training, step: int) -> Any:

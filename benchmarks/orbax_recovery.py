@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contest import ROOT, FailedError, running, supervise
+from benchmarks.contest import ROOT, FailedError, run_contestant, supervise_command
 from benchmarks.peers import BASH
 from benchmarks.report import Report, options
 from benchmarks.training import Training, cache
@@ -80,14 +80,14 @@ def _one(name: str, kills: int) -> tuple[list[float], list[dict[str, Any]]]:
         for number in range(1, kills + 2):
             run.wait_for_step(_next_save(step.number) + _FRESH, since=step.at)
             if name in ("imports", _DEFAULTS):
-                run.wait_until_told("standby-ready", number, _STANDBY_TAKES)
+                run.wait_for_event("standby-ready", number, _STANDBY_TAKES)
             began = time.monotonic()
             last = run.kill_trainer()
             step = run.wait_for_step(0, since=began, not_by=[last.pid])
             seconds.append(step.at - began)
         if name in _SUPERVISE and name != _DEFAULTS:  # `defaults` has no progress pattern
-            run.wait_for("what supervise tells", lambda: len(run.told_recoveries()) > kills)
-        return seconds[1:], run.told_recoveries()[1:]
+            run.wait_for("what supervise reports", lambda: len(run.recoveries()) > kills)
+        return seconds[1:], run.recoveries()[1:]
 
 
 def _next_save(step: int) -> int:
@@ -103,11 +103,11 @@ def _loop(name: str, folder: Path) -> Iterator[Training]:
     argv = [sys.executable, "-P", script, str(place), str(folder / "steps")]
     environ = {"JAX_PLATFORMS": "cpu"}
     if name in _SUPERVISE:
-        command = supervise({"trainer": config(name, argv, folder)}, folder)
+        command = supervise_command({"trainer": config(name, argv, folder)}, folder)
     else:
         command = BASH.prepared(argv, folder)
         environ |= {} if name == _BASH_DEFAULTS else cache(folder)
-    with running(command, environ, folder) as process:
+    with run_contestant(command, environ, folder) as process:
         yield Training(process, folder)
 
 

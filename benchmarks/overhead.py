@@ -36,7 +36,7 @@ from supervisor.protocol.reporter import Reporter
 BARE = Contestant("bare", Peer("bare", (), lambda bin_, argv, folder: list(argv)))
 _QUIET = {"standby": "off", "prefetch": False}
 SUPERVISED = Contestant("supervised", autorestart=_QUIET)
-TALKATIVE = Contestant("supervised_each_step", autorestart=_QUIET)
+PRINTS_EACH_STEP = Contestant("supervised_each_step", autorestart=_QUIET)
 _AT_START = "defaults_at_start"
 _LOG_EVERY = 10
 
@@ -52,7 +52,7 @@ _LAST_PREPARED = 1
 
 
 @dataclass
-class Found:
+class Measurements:
     """The measurements of one setting, one value for each window."""
 
     rates: dict[int, float] = field(default_factory=dict)
@@ -68,11 +68,14 @@ def main() -> None:
     given = options(__doc__)
     rounds, seconds = (1, 20.0) if given.quick else (16, 10.0)
     report = Report("overhead")
-    found = {c.name: Found() for c in (BARE, SUPERVISED, TALKATIVE, DEFAULTS)}
-    found[_AT_START] = Found()
+    found = {c.name: Measurements() for c in (BARE, SUPERVISED, PRINTS_EACH_STEP, DEFAULTS)}
+    found[_AT_START] = Measurements()
     for turn in range(rounds):
         trio = (BARE, SUPERVISED, DEFAULTS)
-        for contestant in (*(trio if turn % 2 else trio[::-1]), *(TALKATIVE,) * (turn < _FEW)):
+        for contestant in (
+            *(trio if turn % 2 else trio[::-1]),
+            *(PRINTS_EACH_STEP,) * (turn < _FEW),
+        ):
             try:
                 with _trained(contestant) as run:
                     if contestant is DEFAULTS:
@@ -88,7 +91,7 @@ def main() -> None:
     report.finish(given.json)
 
 
-def conclude(report: Report, found: Mapping[str, Found]) -> None:
+def conclude(report: Report, found: Mapping[str, Measurements]) -> None:
     """Add the figures of all settings to `report`; steps per second also as a ratio to the bare run
     of the same round."""
     bare = found[BARE.name].rates
@@ -102,7 +105,7 @@ def conclude(report: Report, found: Mapping[str, Found]) -> None:
 
 @contextmanager
 def _trained(contestant: Contestant) -> Iterator[Training]:
-    log_every = 1 if contestant is TALKATIVE else _LOG_EVERY
+    log_every = 1 if contestant is PRINTS_EACH_STEP else _LOG_EVERY
     with (
         tempfile.TemporaryDirectory() as name,
         training(
@@ -115,11 +118,11 @@ def _trained(contestant: Contestant) -> Iterator[Training]:
 
 def _prepared(run: Training) -> None:
     """Wait until all rungs are compiled and a standby is ready."""
-    run.wait_until_told("prefetch-done", timeout=_PREPARING_TAKES, num_devices=_LAST_PREPARED)
-    run.wait_until_told("standby-ready", timeout=_PREPARING_TAKES)
+    run.wait_for_event("prefetch-done", timeout=_PREPARING_TAKES, num_devices=_LAST_PREPARED)
+    run.wait_for_event("standby-ready", timeout=_PREPARING_TAKES)
 
 
-def _measure(run: Training, turn: int, seconds: float, into: Found) -> None:
+def _measure(run: Training, turn: int, seconds: float, into: Measurements) -> None:
     """Measure one window of the round `turn`, which takes `seconds`."""
     began, before = time.monotonic(), _processor_time(_ours(run))
     time.sleep(seconds)

@@ -70,7 +70,7 @@ def main() -> None:
                 continue
             seconds[name] += found.seconds
             lost[name] += found.lost
-            parts.setdefault(name, []).extend(found.told)
+            parts.setdefault(name, []).extend(found.reported)
     for name, taken in seconds.items():
         report.spread(name, "s", taken)
         report.spread(name, "lost_steps", lost[name])
@@ -81,18 +81,18 @@ def main() -> None:
     report.finish(given.json)
 
 
-class _Found:
+class _Recoveries:
     """The results of one run of a contestant, one value for each kill."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.lost: list[float] = []
-        self.told: list[dict[str, Any]] = []
+        self.reported: list[dict[str, Any]] = []
         """supervise's account of its recoveries."""
 
 
-def _one(contestant: Contestant, kills: int, lots: random.Random) -> _Found:
-    found = _Found()
+def _one(contestant: Contestant, kills: int, lots: random.Random) -> _Recoveries:
+    found = _Recoveries()
     with (
         tempfile.TemporaryDirectory() as name,
         training(contestant, Path(name), every=_EVERY, max_steps=1_000_000) as run,
@@ -103,15 +103,15 @@ def _one(contestant: Contestant, kills: int, lots: random.Random) -> _Found:
             target = (step.number // _EVERY + 1) * _EVERY + lots.randrange(8, _EVERY)
             run.wait_for_step(target, since=step.at)
             if contestant.has_standby:
-                run.wait_until_told("standby-ready", number, _STANDBY_TAKES)
+                run.wait_for_event("standby-ready", number, _STANDBY_TAKES)
             began = time.monotonic()
             last = run.kill_trainer()
             step = run.wait_for_step(0, since=began, not_by=[last.pid])
             found.seconds.append(step.at - began)
             found.lost.append(max(0, run.last_of(last.pid).number - (step.number - 1)))
         if contestant.peer is None:
-            run.wait_for("what supervise tells", lambda: len(run.told_recoveries()) == kills)
-            found.told = run.told_recoveries()
+            run.wait_for("what supervise reports", lambda: len(run.recoveries()) == kills)
+            found.reported = run.recoveries()
     return found
 
 

@@ -34,12 +34,12 @@ class Table:
     rows: Mapping[str, str]
     """The title of each row, by the name with which its figures begin."""
     cells: tuple[str | tuple[str, ...], ...]
-    counted: str
+    unit_counted: str
     """What the last column counts, in the plural."""
-    made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    samples_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """For rows without samples of their own: the samples that they are computed from; (): the row
     is a single measurement."""
-    least: int = 1
+    min_count: int = 1
     """Least number of measurements in each row: with fewer, the table is not published."""
 
 
@@ -122,7 +122,7 @@ TABLES = {
         },
         ((_INTERVAL, "{0}"),),
         "windows",
-        made_of={"steps_ratio": ("bare_steps_per_s", "supervised_steps_per_s")},
+        samples_of={"steps_ratio": ("bare_steps_per_s", "supervised_steps_per_s")},
     ),
     "goodput": Table(
         (
@@ -147,7 +147,7 @@ TABLES = {
             )
         ),
         "windows",
-        least=10,
+        min_count=10,
     ),
     "elastic": Table(
         ("fewer devices", "median (least to most), or ratio"),
@@ -170,7 +170,7 @@ TABLES = {
         },
         ((_SECONDS, _INTERVAL, "{0}"),),
         "measurements",
-        made_of={
+        samples_of={
             "smaller_over_same_rung": ("smaller_s", "same_rung_s"),
             "prefetched_over_cold": ("smaller_s", "smaller_cold_s"),
             "while_prefetching_over_alone": (
@@ -244,11 +244,13 @@ def rewritten(text: str, results: Path) -> str:
 def _lines(table: Table, report: Mapping[str, Any]) -> Iterator[str]:
     rows = [row for name in table.rows if (row := _row(table, name, report)) is not None]
     fewest = min((count for _, count in rows), default=0)
-    if fewest < table.least:
-        enough = f"it takes {table.least} {table.counted} for each row, and there are {fewest}"
+    if fewest < table.min_count:
+        enough = (
+            f"it takes {table.min_count} {table.unit_counted} for each row, and there are {fewest}"
+        )
         yield f"Not published: {enough}."
         return
-    yield _line((*table.head, f"n ({table.counted})"))
+    yield _line((*table.head, f"n ({table.unit_counted})"))
     yield _line(("---",) * (len(table.head) + 1))
     yield from (_line((*cells, str(count))) for cells, count in rows)
     machine = report["machine"]
@@ -264,9 +266,9 @@ def _row(table: Table, name: str, report: Mapping[str, Any]) -> tuple[tuple[str,
         return None
     samples = report["samples"]
     own = [name + rest for cell in table.cells for each in _each(cell) for rest in _figures(each)]
-    found = [figure for figure in table.made_of.get(name, own) if figure in samples]
+    found = [figure for figure in table.samples_of.get(name, own) if figure in samples]
     count = min((len(samples[figure]) for figure in found), default=1)
-    if not found and table.made_of.get(name) != ():
+    if not found and table.samples_of.get(name) != ():
         count = 0  # this report has no samples of these figures
     return (table.rows[name], *(cell or "" for cell in cells)), count
 

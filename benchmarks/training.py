@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.contest import ROOT, Told, running, supervise, wait_for
+from benchmarks.contest import ROOT, EventReader, run_contestant, supervise_command, wait_for
 from benchmarks.peers import BASH, TRAINING_PEERS, Peer, UnavailableError
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import ConfigError
@@ -73,7 +73,7 @@ class Training:
         self.pid = process.pid
         self._process = process
         self._record = folder / "steps"
-        self._told = Told(folder / "output")
+        self._event_reader = EventReader(folder / "output")
 
     def steps(self) -> list[Step]:
         """Returns all completed steps so far, in order of time."""
@@ -105,11 +105,11 @@ class Training:
         """
         wait_for(what, condition, self._process, timeout)
 
-    def told(self, name: str | None = None, **keys: object) -> list[dict[str, Any]]:
-        """See `Told.events`; empty under a peer."""
-        return self._told.events(name, **keys)
+    def events(self, name: str | None = None, **keys: object) -> list[dict[str, Any]]:
+        """See `EventReader.events`; empty under a peer."""
+        return self._event_reader.events(name, **keys)
 
-    def wait_until_told(
+    def wait_for_event(
         self, name: str, times: int = 1, timeout: float = _START, **keys: object
     ) -> None:
         """Wait until there were `times` events with this name and these keys.
@@ -118,13 +118,13 @@ class Training:
             FailedError: there were fewer in time.
         """
         what = f"event {name}, {times} times"
-        self.wait_for(what, lambda: len(self.told(name, **keys)) >= times, timeout)
+        self.wait_for(what, lambda: len(self.events(name, **keys)) >= times, timeout)
 
     def last_of(self, pid: int) -> Step:
         """Returns the last step that the process `pid` has completed."""
         return next(step for step in reversed(self.steps()) if step.pid == pid)
 
-    def told_recoveries(self) -> list[dict[str, Any]]:
+    def recoveries(self) -> list[dict[str, Any]]:
         """Returns supervise's account of each recovery, from summary.json."""
         found: list[dict[str, Any]] = []
         for path in sorted(self.folder.glob("run/*_restartable/summary.json")):
@@ -155,7 +155,7 @@ def training(
     path = os.pathsep.join(filter(None, (str(_WITNESS), str(ROOT), os.environ.get("PYTHONPATH"))))
     environ = {"PYTHONPATH": path, "BENCHMARK_WITNESS": str(folder / "steps")}
     config = _config(contestant, folder, every, max_steps, log_every)
-    command = supervise(config, folder)
+    command = supervise_command(config, folder)
     try:
         plan = prepare(folder / "trainer.yaml", ()).plans[0]
     except ConfigError as error:
@@ -167,7 +167,7 @@ def training(
         command = contestant.peer.prepared(argv, folder)
         environ |= {**plan.env, **_devices(plan)}
         environ |= {} if contestant.is_default else {**cache(folder), **_executables(folder)}
-    with running(command, environ, folder) as process:
+    with run_contestant(command, environ, folder) as process:
         yield Training(process, folder)
 
 

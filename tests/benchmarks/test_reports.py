@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.floor import gaps
 from benchmarks.goodput import CONTESTANTS, conclude, in_turn, storm
-from benchmarks.overhead import Found
+from benchmarks.overhead import Measurements
 from benchmarks.overhead import conclude as conclude_overhead
 from benchmarks.report import _T95, Report
 from benchmarks.tables import RESULTS, TABLES, rewritten
@@ -171,9 +171,9 @@ def test_each_row_says_of_how_many_measurements_it_is(tmp_path: Path) -> None:
 def test_overhead_is_that_of_all_that_waits_against_the_bare_run_beside_it() -> None:
     report = Report("overhead")
     found = {
-        "bare": Found(rates={0: 10.0, 1: 12.0, 3: 1.0}),
-        "defaults": Found(rates={0: 9.0, 1: 10.8}, shares=[1.0, 2.0], memory=[300.0, 310.0]),
-        "supervised_each_step": Found(rates={0: 9.0}, shares=[0.5], memory=[40.0]),
+        "bare": Measurements(rates={0: 10.0, 1: 12.0, 3: 1.0}),
+        "defaults": Measurements(rates={0: 9.0, 1: 10.8}, shares=[1.0, 2.0], memory=[300.0, 310.0]),
+        "supervised_each_step": Measurements(rates={0: 9.0}, shares=[0.5], memory=[40.0]),
     }
     conclude_overhead(report, found)
     assert report.figures["defaults_over_bare"] == pytest.approx(0.9)
