@@ -19,10 +19,10 @@ from pathlib import Path
 from supervisor.adapters.platforms.tpu_lock import LOCK
 from supervisor.adapters.stores.storage import make_durably
 from supervisor.config import gpus, placeholders, visible_chips
-from supervisor.config.places import where_it_is
-from supervisor.config.plan import JAX_PLATFORMS, PhasePlan, silently_on_the_cpu
+from supervisor.config.places import missing_path_hint
+from supervisor.config.plan import JAX_PLATFORMS, PhasePlan, may_fall_back_to_cpu
 from supervisor.config.problems import Location, Problem
-from supervisor.config.rule_checks import idle_patterns
+from supervisor.config.rule_checks import vacuous_patterns
 from supervisor.core.cache_trust import Trust
 from supervisor.engines.holders import lock_in_the_way
 from supervisor.engines.python_program import is_shell, script_of
@@ -97,7 +97,7 @@ def _platform_problems(prepared: Prepared) -> Iterator[Problem]:
         text = plan.env.get(JAX_PLATFORMS)  # overrides env_file and our own environment
         if text is None or placeholders.names(text):
             continue
-        if silently_on_the_cpu(plan.platform, text):
+        if may_fall_back_to_cpu(plan.platform, text):
             message = (
                 f"is {text!r}: with it jax may silently run on the CPU, but init.devices.platform "
                 f"is {plan.platform}; remove it ({JAX_PLATFORMS} is set for you), or ask for "
@@ -115,14 +115,16 @@ def _device_problems(prepared: Prepared) -> Iterator[Problem]:
         if plan.platform == "gpu" and all(n in stored or environ.get(n) for n in gpus.FRACTIONS):
             message = f"{' and '.join(gpus.FRACTIONS)} are both set: jaxlib refuses that; unset one"
             yield prepared.job.problem(index, ("init", "devices"), message)
-        name = visible_chips.variable(environ) if plan.platform == "tpu" else gpus.VISIBLE
+        name = (
+            visible_chips.variable(environ) if plan.platform == "tpu" else gpus.CUDA_VISIBLE_DEVICES
+        )
         text = environ.get(name)
         if plan.platform not in ("gpu", "tpu") or text is None or placeholders.names(text):
             continue
         if plan.platform == "gpu":
-            problem = gpus.problem(text, plan.num_devices, plan.workers)
+            problem = gpus.visible_gpus_problem(text, plan.num_devices, plan.workers)
         else:
-            problem = visible_chips.problem(
+            problem = visible_chips.visible_chips_problem(
                 text, plan.num_devices if plan.units else None, plan.tpu
             )
         if problem is not None and name in plan.env:
@@ -196,7 +198,7 @@ def _program_problems(plan: PhasePlan, config: str) -> Iterator[tuple[Location, 
     try:
         Path(script).stat()
     except FileNotFoundError:
-        yield ("argv", index), f"no such file: {script}{where_it_is(script, config)}"
+        yield ("argv", index), f"no such file: {script}{missing_path_hint(script, config)}"
     except OSError as error:
         yield ("argv", index), f"cannot be read: {script}: {error.strerror}"
     else:
@@ -231,7 +233,7 @@ def _why_not(program: str, config: str) -> str:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return f"no such file: {program}{where_it_is(program, config)}"
+        return f"no such file: {program}{missing_path_hint(program, config)}"
     except OSError as error:
         return f"cannot be run: {program}: {error.strerror}"
     if stat.S_ISDIR(mode):
@@ -305,7 +307,7 @@ def _unseen_success(prepared: Prepared) -> Iterator[Notice]:
 
 def _idle_rules(prepared: Prepared) -> Iterator[Notice]:
     for index, phase in enumerate(prepared.job.phases):
-        for where, message in idle_patterns(phase.init.autorestart.rules):
+        for where, message in vacuous_patterns(phase.init.autorestart.rules):
             problem = prepared.job.problem(index, ("init", "autorestart", "rules", *where), message)
             yield _doubt("rule-idle", str(problem))
 
@@ -314,8 +316,8 @@ def _hardware_doubts(prepared: Prepared) -> Iterator[Notice]:
     for plan in prepared.plans:
         if plan.platform != "gpu" or plan.standby != "ready":
             continue
-        part = gpus.share({**os.environ, **plan.secrets, **plan.env})
-        if part is not None and not gpus.fits_twice(part):
+        part = gpus.memory_share({**os.environ, **plan.secrets, **plan.env})
+        if part is not None and not gpus.two_processes_fit(part):
             yield _doubt(
                 "standby-lacks-memory",
                 f"phase {plan.name!r} has a standby of `imports` instead of `ready`: each process "

@@ -10,11 +10,11 @@ from supervisor.adapters.stores.bucket import bucket
 from supervisor.config.feasible_rungs import (
     FeasibleRungs,
     Layouts,
+    allowed_counts,
     command_layouts,
     devices_per_accelerator,
     make_ladder,
     unusable_rungs,
-    wanted,
 )
 from supervisor.config.judgement import Remedy
 from supervisor.config.load import Job, load_job
@@ -166,7 +166,7 @@ def _checked(job: Job, index: int) -> CheckedSections:
     trainer = phase.model_dump(mode="json", exclude_none=True, exclude={"start_from", "faults"})
     trainer["init"]["checkpoint"].setdefault("directory", str(job.place))
     factor = devices_per_accelerator(phase)
-    return check(trainer, [factor * count for count in wanted(phase)])
+    return check(trainer, [factor * count for count in allowed_counts(phase)])
 
 
 def _layouts(phase: Phase, checked: CheckedSections) -> Layouts:

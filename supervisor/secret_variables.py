@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.adapters.stores.env_file import read_env_file
-from supervisor.config.places import where_it_is
+from supervisor.config.places import missing_path_hint
 from supervisor.config.plan import PhasePlan
 from supervisor.config.problems import Problem
 from supervisor.prepare import Prepared
@@ -77,7 +77,7 @@ def _from_file(plan: PhasePlan, config: str) -> dict[str, str]:
     try:
         return read_env_file(path)
     except FileNotFoundError as error:
-        hint = where_it_is(str(path), config)
+        hint = missing_path_hint(str(path), config)
         raise _UnusableError(f"no such file: {plan.env_file}{hint}") from error
     except ValueError as error:
         raise _UnusableError(f"cannot be used: {error}") from error

@@ -16,8 +16,8 @@ from typing import Any
 
 import jax
 
-from supervisor.config.training.layout import Rung, infeasible, rung
-from supervisor.config.training.resolved import TrainerConfig, refusal
+from supervisor.config.training.layout import Rung, full_rung_problem, rung
+from supervisor.config.training.resolved import TrainerConfig, config_error
 from supervisor.protocol import environment
 from supervisor.protocol.adjustments import Adjustments
 from trainer import deterministic_reduction
@@ -63,8 +63,8 @@ def set_up(
     require_devices(num_devices)
     found = rung(config.init, jax.device_count(), adjustments.accumulation)
     if found is None:
-        problem = infeasible(config.init, jax.device_count())
-        raise refusal([problem] if problem is not None else [])
+        problem = full_rung_problem(config.init, jax.device_count())
+        raise config_error([problem] if problem is not None else [])
     init, loader = config.init, config.fit.train_dataloader
     executables = _executables(config, found, log)
     executables.begin_loading(_TRAIN_STEP)

@@ -17,7 +17,7 @@ from deploy.acceptance.bench import DEVICE, Bench, CheckFailedError, CheckSkippe
 from deploy.acceptance.checks import check
 from deploy.acceptance.common import devices_of, shown_environment
 from supervisor.adapters.platforms import accelerators
-from supervisor.config.chips import shares, why_not
+from supervisor.config.chips import process_counts, why_not_shared
 from supervisor.protocol import simulated
 
 _ENDLESS = 1_000_000_000
@@ -72,8 +72,8 @@ def _can_share(bench: Bench) -> None:
     if bench.count < 2 or bench.count % 2:
         raise CheckSkippedError(f"two workers cannot share {bench.count} device(s)")
     generation = bench.slice.generation if bench.slice is not None else None
-    if bench.platform == "tpu" and 2 not in shares(generation, bench.count):
-        raise CheckSkippedError(f"{bench.hardware}: {why_not(generation)}")
+    if bench.platform == "tpu" and 2 not in process_counts(generation, bench.count):
+        raise CheckSkippedError(f"{bench.hardware}: {why_not_shared(generation)}")
 
 
 @check(

@@ -31,7 +31,7 @@ _PACKAGES = (
 _SIMULATED = 8
 START = 180.0
 """Seconds within which the first process must have initialised the devices."""
-_KINDS = {kind: one.name for one in GENERATIONS.values() for kind in one.kinds}
+_KINDS = {kind: one.name for one in GENERATIONS.values() for kind in one.device_kinds}
 REMEDIES = {
     "tpu": "is libtpu installed (docs/tpu.md), and does nobody else hold the chips?",
     "gpu": "does nvidia-smi list it, and is jax's plugin installed (docs/gpu.md)?",

@@ -8,7 +8,7 @@ from argparse import Namespace
 from supervisor.cli.arguments import Commands, add_config
 from supervisor.cli.complaints import complain
 from supervisor.prepare import prepare
-from supervisor.provision.provisioning import ProvisionError, provision
+from supervisor.provision.provisioning import LoopEndedError, provision
 
 
 def add_parser(commands: Commands) -> None:
@@ -25,5 +25,5 @@ def run(options: Namespace) -> int:
     prepared = prepare(options.config, options.set)
     try:
         return provision(prepared, dry_run=options.dry_run)
-    except ProvisionError as error:
+    except LoopEndedError as error:
         return complain(error.code, prepared.redactor(os.environ).text(str(error)))

@@ -5,7 +5,7 @@ libtpu gets no bounds in a process that has the whole host: it uses its defaults
 
 from __future__ import annotations
 
-from supervisor.config.generations import ALONE, GENERATIONS, Arrangement
+from supervisor.config.generations import GENERATIONS, ONE_PROCESS, Arrangement
 
 _NO_TYPE = "bounds differ from one TPU generation to another: name the type in init.devices"
 
@@ -16,16 +16,16 @@ def arrangement(generation: str | None, chips: int, each: int) -> Arrangement | 
     None: no source shows that this works. `generation` may be None, if the config names no type:
     then only the arrangements are known that are the same for all generations.
     """
-    known = ALONE if generation is None else GENERATIONS[generation].arrangements
+    known = ONE_PROCESS if generation is None else GENERATIONS[generation].arrangements
     return known.get((chips, each))
 
 
-def why_not(generation: str | None) -> str:
+def why_not_shared(generation: str | None) -> str:
     """Returns why several processes have no `arrangement`, as a part of a sentence."""
-    return _NO_TYPE if generation is None else GENERATIONS[generation].why_not
+    return _NO_TYPE if generation is None else GENERATIONS[generation].why_not_shared
 
 
-def shares(generation: str | None, chips: int) -> list[int]:
+def process_counts(generation: str | None, chips: int) -> list[int]:
     """Returns the numbers of processes that can share `chips` chips, in ascending order.
 
     `chips` are all chips of a host.

@@ -20,8 +20,8 @@ from supervisor.config.fields import (
     LOCAL_PLACE_FORM,
     PLACE_FORM,
     Section,
-    local_place,
-    no_variable,
+    checked_local_place,
+    checked_path,
 )
 from supervisor.config.patterns import Pattern
 from supervisor.config.problems import shown
@@ -44,17 +44,17 @@ class SuccessConfig(Section):
     pattern: str | None = None
     """Regular expression that a line of the output must match."""
     file: (
-        Annotated[str, AfterValidator(no_variable), PLACE_FORM, Keywords(TEMPLATE_FORM)] | None
+        Annotated[str, AfterValidator(checked_path), PLACE_FORM, Keywords(TEMPLATE_FORM)] | None
     ) = None
     """File, or object in a bucket, that must exist."""
 
     @field_validator("pattern")
     @classmethod
-    def _regular(cls, value: str | None) -> str | None:
+    def _check_pattern(cls, value: str | None) -> str | None:
         return value if value is None else Pattern(value).source
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_one_sign(self) -> Self:
         if sum(item is not None for item in (self.step, self.pattern, self.file)) > 1:
             raise ValueError("give one of step, pattern and file")
         return self
@@ -71,7 +71,7 @@ class ProgressConfig(Section):
 
     @field_validator("pattern")
     @classmethod
-    def _one_group(cls, value: str) -> str:
+    def _check_one_group(cls, value: str) -> str:
         if Pattern(value).groups != 1:
             raise ValueError(r"needs exactly one group, for the step: 'completed step: (\d+)'")
         return value
@@ -86,7 +86,7 @@ SecretVersion = Annotated[
 _SHELL = re.compile(r"[|&;<>()$`*?\n]|(?:^|\s)~")
 
 
-def words_needed(text: str) -> str:
+def explain_text_command(text: str) -> str:
     """Returns what is wrong with a command that is one text, and the list to write instead."""
     try:
         words = ["bash", "-c", text] if _SHELL.search(text) else shlex.split(text)
@@ -95,9 +95,9 @@ def words_needed(text: str) -> str:
     return f"is one text, but no shell reads it: write the list {shown(words)}"
 
 
-def _words(value: Any) -> Any:
+def _refuse_text(value: Any) -> Any:
     if isinstance(value, str):
-        raise ValueError(words_needed(value))
+        raise ValueError(explain_text_command(value))
     return value
 
 
@@ -108,13 +108,14 @@ class Command(Section):
         when(has("bootstrap", {"const": False}), absent("preload", "It needs the bootstrap."))
     )
 
-    argv: Annotated[list[Template], Field(min_length=1), BeforeValidator(_words)]
+    argv: Annotated[list[Template], Field(min_length=1), BeforeValidator(_refuse_text)]
     """The program and its arguments. No shell reads them; they may have placeholders such as
     {model_dir}."""
     env: dict[Annotated[str, Field(pattern=r"^[^=]+$")], Template] = Field(default_factory=dict)
     """Environment variables of the program."""
     env_file: (
-        Annotated[str, Field(min_length=1), AfterValidator(local_place), LOCAL_PLACE_FORM] | None
+        Annotated[str, Field(min_length=1), AfterValidator(checked_local_place), LOCAL_PLACE_FORM]
+        | None
     ) = None
     """File on the machine with the secret variables, one NAME=VALUE a line. No other user may have
     access to it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from supervisor.config import placeholders
-from supervisor.config.chips import arrangement, shares, why_not
+from supervisor.config.chips import arrangement, process_counts, why_not_shared
 from supervisor.config.command import Command
 from supervisor.config.feasible_rungs import ladder_conflicts
 from supervisor.config.problems import Location, shown
@@ -102,12 +102,12 @@ def _chip_conflicts(
         return
     generation = known.generation if known is not None else None
     if arrangement(generation, count, count // workers) is None:
-        fitting = " or ".join(map(str, shares(generation, count)))
+        fitting = " or ".join(map(str, process_counts(generation, count)))
         name = devices.type or f"{count} chips"
         yield (
             where,
             f"is {workers}, but no source shows that so many processes can share a {name}: "
-            f"{why_not(generation)}. Use {fitting}: one process uses all chips of its host",
+            f"{why_not_shared(generation)}. Use {fitting}: one process uses all chips of its host",
         )
 
 

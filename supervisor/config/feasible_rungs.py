@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.config import placeholders
-from supervisor.config.chips import arrangement, why_not
+from supervisor.config.chips import arrangement, why_not_shared
 from supervisor.config.command import Command
 from supervisor.config.generations import GENERATIONS
 from supervisor.config.problems import Location, shown
@@ -54,12 +54,12 @@ Layouts = Mapping[int, Mapping[str, Any] | str]
 """By number of devices: how the program uses them, or as a text why it cannot."""
 
 
-def wanted(phase: Phase) -> tuple[int, ...]:
+def allowed_counts(phase: Phase) -> tuple[int, ...]:
     """Returns the numbers of devices that platform and config allow, the full one first; empty if
     the number of devices is not known."""
     if phase.init.autorestart.ladder is not None:
         return tuple(phase.init.autorestart.ladder)
-    return tuple(count for count in _sizes(phase) if count >= _least(phase))
+    return tuple(count for count in _usable_topologies(phase) if count >= _least(phase))
 
 
 def devices_per_accelerator(phase: Phase) -> int:
@@ -71,8 +71,8 @@ def devices_per_accelerator(phase: Phase) -> int:
 
 
 def make_ladder(phase: Phase, layouts: Layouts) -> FeasibleRungs:
-    """Returns the ladder; `layouts` has an entry for each of the `wanted` numbers."""
-    counts, sizes = wanted(phase), _sizes(phase)
+    """Returns the ladder; `layouts` has an entry for each of the `allowed_counts` numbers."""
+    counts, sizes = allowed_counts(phase), _usable_topologies(phase)
     if not counts:
         return FeasibleRungs()
     rungs, gaps = [], dict.fromkeys(range(counts[0] - 1, _least(phase) - 1, -1), "")
@@ -92,14 +92,14 @@ def make_ladder(phase: Phase, layouts: Layouts) -> FeasibleRungs:
 
 
 def command_layouts(phase: Phase) -> Layouts:
-    """Returns the layout of a command for each of the `wanted` numbers.
+    """Returns the layout of a command for each of the `allowed_counts` numbers.
 
-    A command can use fewer devices only if the config says so (`_follows`); otherwise all smaller
-    numbers have the reason `NOT_ELASTIC`.
+    A command can use fewer devices only if the config says so (`_is_elastic`); otherwise all
+    smaller numbers have the reason `NOT_ELASTIC`.
     """
-    command, counts = phase.command, wanted(phase)
+    command, counts = phase.command, allowed_counts(phase)
     assert command is not None
-    follows = _follows(command)
+    follows = _is_elastic(command)
     return {
         count: _share(command.global_batch, count) if follows or count == counts[0] else NOT_ELASTIC
         for count in counts
@@ -122,7 +122,7 @@ def ladder_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         message = f"is {least}, but the job has {slices or 'no'} slices (init.devices.slices)"
         yield (*where, "min_num_slices"), message
     if restart.ladder is not None:
-        yield from _in_ladder((*where, "ladder"), phase, restart.ladder, full)
+        yield from _ladder_problems((*where, "ladder"), phase, restart.ladder, full)
 
 
 def unusable_rungs(phase: Phase, layouts: Layouts) -> Iterator[tuple[Location, str]]:
@@ -140,12 +140,12 @@ def unusable_rungs(phase: Phase, layouts: Layouts) -> Iterator[tuple[Location, s
 _NOT_IN_LADDER = "not in autorestart.ladder"
 
 
-def _sizes(phase: Phase) -> Mapping[int, str | None]:
+def _usable_topologies(phase: Phase) -> Mapping[int, str | None]:
     """Returns the topology (None: there is none) by number of devices, the largest first.
 
     These are all numbers that the workers can use. Empty if the number of devices is not known.
     """
-    offered, workers = _offered(phase.init.devices), phase.init.workers
+    offered, workers = _platform_topologies(phase.init.devices), phase.init.workers
     each = max(offered, default=0) // workers
     if workers == 1 or each == 0:
         return offered
@@ -166,12 +166,12 @@ def _generation(devices: Devices) -> str | None:
     return parse_slice(devices.type).generation if devices.type is not None else None
 
 
-def _offered(devices: Devices | None) -> Mapping[int, str | None]:
-    """Returns what `_sizes` returns, but for one worker: only the platform decides."""
+def _platform_topologies(devices: Devices | None) -> Mapping[int, str | None]:
+    """Returns what `_usable_topologies` returns, but for one worker: only the platform decides."""
     if devices is None or devices.num_devices is None:
         return {}
     if devices.type is None:
-        return dict.fromkeys(_counts(devices.platform, devices.num_devices))
+        return dict.fromkeys(_counts_without_type(devices.platform, devices.num_devices))
     one = parse_slice(devices.type)
     if devices.slices is None:
         return one.sizes()
@@ -179,7 +179,7 @@ def _offered(devices: Devices | None) -> Mapping[int, str | None]:
     return {number * one.chips: f"{number} x {one.topology or devices.type}" for number in numbers}
 
 
-def _counts(platform: str, full: int) -> Sequence[int]:
+def _counts_without_type(platform: str, full: int) -> Sequence[int]:
     if platform != "tpu":
         return range(full, 0, -1)
     parts = _PARTS_OF_A_TPU_HOST if full <= _PARTS_OF_A_TPU_HOST[0] else ()
@@ -187,14 +187,14 @@ def _counts(platform: str, full: int) -> Sequence[int]:
 
 
 def _no_size(phase: Phase, count: int) -> str:
-    """Returns why `count`, which is below the full number, is none of the `_sizes`."""
+    """Returns why `count`, which is below the full number, is none of the `_usable_topologies`."""
     devices, workers = phase.init.devices, phase.init.workers
     assert devices is not None
-    if count in _offered(devices) and workers > 1:
+    if count in _platform_topologies(devices) and workers > 1:
         each = (devices.num_devices or 0) // workers
         if count % each:
             return f"each of the {workers} workers needs all of its {each} devices"
-        return f"{count // each} workers cannot share them: {why_not(_generation(devices))}"
+        return f"{count // each} workers cannot share them: {why_not_shared(_generation(devices))}"
     if devices.slices is not None:
         return "only whole slices can be used"
     if devices.type is None:
@@ -215,10 +215,10 @@ def _least(phase: Phase) -> int:
 # --- what the config says -------------------------------------------------------------------------
 
 
-def _in_ladder(
+def _ladder_problems(
     where: Location, phase: Phase, ladder: Sequence[int], full: int | None
 ) -> Iterator[tuple[Location, str]]:
-    sizes, least = _sizes(phase), _least(phase)
+    sizes, least = _usable_topologies(phase), _least(phase)
     if full is None:
         yield where, f"needs init.devices with a count or a type (value {shown(ladder)})"
         return
@@ -239,7 +239,7 @@ def _in_ladder(
 # --- what a command can do ------------------------------------------------------------------------
 
 
-def _follows(command: Command) -> bool:
+def _is_elastic(command: Command) -> bool:
     """True if the config shows that the command can use any number of devices: by `elastic`, or
     by a placeholder for the number or for the share of a device."""
     texts = (*command.argv, *command.env.values())

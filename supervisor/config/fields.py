@@ -38,7 +38,7 @@ def _bytes(value: Any) -> Any:
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{\w+\})")
 
 
-def no_variable(value: str) -> str:
+def checked_path(value: str) -> str:
     """Returns `value`, a path. ValueError: it has a shell variable.
 
     Nothing expands variables here, so a directory called `$NAME` would be created.
@@ -50,10 +50,10 @@ def no_variable(value: str) -> str:
     return value
 
 
-def place(value: str) -> str:
+def checked_place(value: str) -> str:
     """Returns `value`, a path or the URI of something in a bucket. ValueError: it has a shell
     variable, is no valid URI, or names the home directory of an unknown user."""
-    no_variable(value)
+    checked_path(value)
     if Uri.parse(value) is not None:
         return value
     try:
@@ -63,9 +63,9 @@ def place(value: str) -> str:
     return value
 
 
-def local_place(value: str) -> str:
-    """Returns `value`, a path on this machine. ValueError: it is a URI, or see `place`."""
-    if Uri.parse(place(value)) is not None:
+def checked_local_place(value: str) -> str:
+    """Returns `value`, a path on this machine. ValueError: it is a URI, or see `checked_place`."""
+    if Uri.parse(checked_place(value)) is not None:
         raise ValueError("is in a bucket; give a file on this machine")
     return value
 
@@ -78,14 +78,14 @@ PLACE_FORM = Keywords(
         "errorMessage": "Give a path without $VARIABLES, gs://BUCKET/PATH or s3://BUCKET/PATH.",
     }
 )
-"""The JSON Schema of what `place` accepts."""
+"""The JSON Schema of what `checked_place` accepts."""
 LOCAL_PLACE_FORM = Keywords(
     {
         "pattern": rf"{_NO_VARIABLE}(?!{_ANY_URI})",
         "errorMessage": "Give a path on this machine, without $VARIABLES.",
     }
 )
-"""The JSON Schema of what `local_place` accepts."""
+"""The JSON Schema of what `checked_local_place` accepts."""
 
 Seconds = Annotated[
     float,

@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-CHIPS_PER_HOST = 4
+CHIPS_PER_HOST_OF_SEVERAL = 4
 """Chips on each host of a slice of several hosts, in all generations (types)."""
 
 
@@ -47,7 +47,7 @@ class Generation:
     name: str
     name_in_types: str
     """The cloud's name of the generation in a type such as v5litepod-8 (types)."""
-    kinds: tuple[str, ...]
+    device_kinds: tuple[str, ...]
     """The values of `device_kind` of its devices (jax)."""
     slices: Mapping[int, str]
     """Topology by size (types, XPK; libtpu describes each)."""
@@ -55,7 +55,7 @@ class Generation:
     """Topology of a host and of its parts, by size; the whole host comes first."""
     pod: int
     """Chips of a pod: no slice is larger (types)."""
-    counted_per_chip: int
+    type_number_per_chip: int
     """How much one chip adds to the number in the name of a type (types)."""
     devices_per_chip: int
     """Devices that JAX sees in one chip (libtpu)."""
@@ -64,7 +64,7 @@ class Generation:
     it needs none (MaxText passes the same values)."""
     arrangements: Mapping[tuple[int, int], Arrangement]
     """How processes share a host, by the number of chips in use and the chips of one process."""
-    why_not: str
+    why_not_shared: str
     """Why several processes cannot share a host in a way that is not in `arrangements`."""
     is_queued: bool
     """Whether the Cloud TPU API has queued resources for it."""
@@ -84,8 +84,8 @@ class Generation:
                 yield f"{topology} is no topology of {chips} chips"
         if self.pod < max((*self.slices, *self.parts), default=0):
             yield f"a pod of {self.pod} chips is smaller than its largest slice"
-        if not self.kinds:
-            yield "kinds: no device_kind, so a machine cannot be told to be one"
+        if not self.device_kinds:
+            yield "device_kinds: no device_kind, so a machine cannot be told to be one"
         for chips in self.parts:
             if chips < max(self.parts) and (chips, chips) not in self.arrangements:
                 yield f"arrangements: no bounds for one process with {chips} chips of a host"
@@ -129,19 +129,21 @@ _LARGE_CUBES = {4096: "16x16x16", 6144: "16x16x24"}
 _CUBE_PARTS = {4: "2x2x1", 2: "1x2x1", 1: "1x1x1"}
 
 # One process alone on a host or on a part of one: these bounds are the same for all generations.
-ALONE = {
+ONE_PROCESS = {
     (1, 1): Arrangement("1,1,1", "1,1,1", "jax conftest.py (JAX_ENABLE_TPU_XDIST), Ray"),
     (2, 2): Arrangement("1,1,1", "1,2,1", "Ray (any generation); the gist"),
     (4, 4): Arrangement("1,1,1", "2,2,1", "jax: 4 chips, 1 process; the gist"),
 }
 # jax has bounds for 8 processes too: 4,2,1. They are left out, because jax names no generation for
 # them, and the hosts of v5e and v6e are 2x4.
-_ON_FOUR = {
+_SEVERAL_ON_FOUR_CHIPS = {
     (4, 1): Arrangement("2,2,1", "1,1,1", "jax: 4 chips, 4 processes, as its tests run them"),
     (4, 2): Arrangement("2,1,1", "1,2,1", "jax: 4 chips, 2 processes"),
 }
-_HALVES = Arrangement("1,2,1", "2,2,1", "jax: 8 chips, 2 processes: for v6e, and not for v5e")
-_SKIPPED = (
+_TWO_ON_EIGHT_CHIPS = Arrangement(
+    "1,2,1", "2,2,1", "jax: 8 chips, 2 processes: for v6e, and not for v5e"
+)
+_SKIPPED_BY_JAX = (
     "jax skips its own tests of several processes on a {} in the cloud (test_multiprocess.py)"
 )
 _NO_SOURCE = "no source shows bounds for that"
@@ -152,73 +154,73 @@ GENERATIONS: Mapping[str, Generation] = {
         Generation(
             name="v4",
             name_in_types="v4",
-            kinds=("TPU v4",),
+            device_kinds=("TPU v4",),
             slices=_CUBES,
             parts=_CUBE_PARTS,
             pod=4096,
-            counted_per_chip=2,
+            type_number_per_chip=2,
             devices_per_chip=1,
             # A chip has two cores, and the cloud runs them as one device. Without this libtpu
             # describes two devices.
             chip_config="megacore",
-            arrangements=ALONE,
-            why_not=_SKIPPED.format("v4"),
+            arrangements=ONE_PROCESS,
+            why_not_shared=_SKIPPED_BY_JAX.format("v4"),
             is_queued=True,
         ),
         Generation(
             name="v5e",
             name_in_types="v5litepod",
-            kinds=("TPU v5e", "TPU v5 lite"),
+            device_kinds=("TPU v5e", "TPU v5 lite"),
             slices=_FLAT,
             parts=_FLAT_PARTS,
             pod=256,
-            counted_per_chip=1,
+            type_number_per_chip=1,
             devices_per_chip=1,
             chip_config=None,
-            arrangements=ALONE,
-            why_not=_SKIPPED.format("v5e"),
+            arrangements=ONE_PROCESS,
+            why_not_shared=_SKIPPED_BY_JAX.format("v5e"),
             is_queued=True,
         ),
         Generation(
             name="v5p",
             name_in_types="v5p",
-            kinds=("TPU v5", "TPU v5p"),
+            device_kinds=("TPU v5", "TPU v5p"),
             slices=_CUBES | _LARGE_CUBES | {8960: "16x20x28"},
             parts=_CUBE_PARTS,
             pod=8960,
-            counted_per_chip=2,
+            type_number_per_chip=2,
             devices_per_chip=1,
             chip_config=None,  # megacore is the default here
-            arrangements=ALONE | _ON_FOUR,
-            why_not=_NO_SOURCE,
+            arrangements=ONE_PROCESS | _SEVERAL_ON_FOUR_CHIPS,
+            why_not_shared=_NO_SOURCE,
             is_queued=True,
         ),
         Generation(
             name="v6e",
             name_in_types="v6e",
-            kinds=("TPU v6e", "TPU v6 lite"),
+            device_kinds=("TPU v6e", "TPU v6 lite"),
             slices=_FLAT,
             parts=_FLAT_PARTS,
             pod=256,
-            counted_per_chip=1,
+            type_number_per_chip=1,
             devices_per_chip=1,
             chip_config=None,
-            arrangements=ALONE | _ON_FOUR | {(8, 4): _HALVES},
-            why_not=_NO_SOURCE,
+            arrangements=ONE_PROCESS | _SEVERAL_ON_FOUR_CHIPS | {(8, 4): _TWO_ON_EIGHT_CHIPS},
+            why_not_shared=_NO_SOURCE,
             is_queued=True,
         ),
         Generation(
             name="tpu7x",
             name_in_types="tpu7x",
-            kinds=("TPU7x",),
+            device_kinds=("TPU7x",),
             slices={1: "1x1x1"} | _CUBES | _LARGE_CUBES | {8192: "16x16x32", 9216: "16x24x24"},
             parts=_CUBE_PARTS,
             pod=9216,
-            counted_per_chip=2,
+            type_number_per_chip=2,
             devices_per_chip=2,
             chip_config=None,
-            arrangements=ALONE | _ON_FOUR,
-            why_not=_NO_SOURCE,
+            arrangements=ONE_PROCESS | _SEVERAL_ON_FOUR_CHIPS,
+            why_not_shared=_NO_SOURCE,
             # docs.cloud.google.com/tpu/docs/create-tpu-vm says so: "TPU7x and later TPU versions".
             # Managed instance groups of Compute Engine and Google Kubernetes Engine offer them
             # (docs.cloud.google.com/tpu/docs/tpus-in-compute-engine).

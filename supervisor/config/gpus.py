@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 _MIG = "MIG-"
 _GPU = "gpu-"
@@ -25,9 +25,9 @@ _FORMS = (
 )
 
 
-_PREALLOCATED = 0.75
+_DEFAULT_SHARE = 0.75
 """The share of a GPU's memory that XLA takes by default."""
-_FOR_TWO = 0.45
+_MAX_SHARE_OF_TWO = 0.45
 """The largest share for each of two processes that fit on one GPU with their contexts."""
 
 
@@ -36,7 +36,7 @@ FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 ValueError if both are set."""
 
 
-def share(environ: Mapping[str, str]) -> float | None:
+def memory_share(environ: Mapping[str, str]) -> float | None:
     """Returns the share of a GPU's memory that XLA takes when a process begins.
 
     None: XLA takes memory as it needs it.
@@ -47,18 +47,18 @@ def share(environ: Mapping[str, str]) -> float | None:
         return None
     new, old = (environ.get(name, "") for name in FRACTIONS)
     try:
-        part = float(new or old or _PREALLOCATED)
+        part = float(new or old or _DEFAULT_SHARE)
     except ValueError:  # jax refuses the value with its own message
-        return _PREALLOCATED
-    return part if 0 < part < math.inf else _PREALLOCATED  # what XLA does with others is unknown
+        return _DEFAULT_SHARE
+    return part if 0 < part < math.inf else _DEFAULT_SHARE  # what XLA does with others is unknown
 
 
-def fits_twice(part: float) -> bool:
+def two_processes_fit(part: float) -> bool:
     """True if one GPU has room for two processes that each take the share `part` of its memory."""
-    return part <= _FOR_TWO
+    return part <= _MAX_SHARE_OF_TWO
 
 
-def listed(text: str) -> tuple[str, ...]:
+def split_names(text: str) -> tuple[str, ...]:
     """Returns the names in `text`, a value of such a variable, without the spaces around them."""
     return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
 
@@ -74,7 +74,7 @@ def _is_same(one: str, other: str) -> bool:
     return short == long or (short.startswith(_GPU) and long.startswith(short))
 
 
-def problem(text: str, num_devices: int | None, workers: int) -> str | None:
+def visible_gpus_problem(text: str, num_devices: int | None, workers: int) -> str | None:
     """Returns why a job cannot run if `CUDA_VISIBLE_DEVICES` is `text`; None: no reason is known.
 
     `num_devices` is the number of GPUs of the job (None: as many as it finds).
@@ -83,7 +83,7 @@ def problem(text: str, num_devices: int | None, workers: int) -> str | None:
 
 
 def _problems(text: str, num_devices: int | None, workers: int) -> Iterator[str]:
-    names = listed(text)
+    names = split_names(text)
     if not names:
         yield "is empty, which hides every GPU: unset it, or name the GPUs that the job may use"
     for name in names:

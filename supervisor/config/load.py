@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from supervisor.config.conflicts import conflicts, conflicts_across
 from supervisor.config.overrides import apply_override
-from supervisor.config.places import state_folder
+from supervisor.config.places import local_state_directory
 from supervisor.config.problems import (
     ConfigError,
     Location,
@@ -22,7 +22,7 @@ from supervisor.config.problems import (
     unknown_key,
 )
 from supervisor.config.schema import TRAINER_SECTIONS, Phase
-from supervisor.config.violations import in_data, violations
+from supervisor.config.violations import data_location, violations
 from supervisor.config.yaml_source import YamlSource, read_source
 from supervisor.protocol.location import Uri
 
@@ -32,7 +32,7 @@ EXIT_CODE_PRESETS: dict[str, dict[int, int]] = {
 }
 OWN_EXIT_CODES = ("0", "1", "64", "69", "70", "73", "74", "75", "76", "78", "79")
 """The codes of `core.exit_codes`, which a config can map. A test compares the two lists."""
-_OF_OUR_TRAINER = "is only for our trainer (fit); a command has its own settings"
+_TRAINER_ONLY_MESSAGE = "is only for our trainer (fit); a command has its own settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class Job:
         """The absolute path of the job's directory on this host. If model_dir is in an object
         store, this is the local copy."""
         if self.remote is not None:
-            return state_folder(str(self.remote))
+            return local_state_directory(str(self.remote))
         return Path(self.phases[0].init.model_dir).expanduser().absolute()
 
     def problem(self, index: int, where: Location, message: str) -> Problem:
         """Returns the problem with the text `message` at the key `where` of the phase `index`."""
-        return _placed(self.source, self.locations[index], where, message)
+        return _problem_at(self.source, self.locations[index], where, message)
 
     @property
     def place(self) -> Path | Uri:
@@ -79,7 +79,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     source = read_source(path)
     problems: list[Problem] = []
     for override in overrides:
-        with _noting(problems):
+        with _collecting(problems):
             apply_override(source, override)
     if problems:
         raise ConfigError(problems)
@@ -88,13 +88,15 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     exit_codes: Mapping[int, int] = {}
     locations: list[Location] = []
     phases: list[Phase] = []
-    with _noting(problems):
+    with _collecting(problems):
         exit_codes = _exit_codes(source, job.get("exit_codes"))
-    with _noting(problems):
+    with _collecting(problems):
         locations = _phase_locations(source, job.get("trainer"))
     for location in locations:
-        data, misplaced = _of_a_command(_at(source.data, location))
-        problems += [source.problem((*location, "init", key), _OF_OUR_TRAINER) for key in misplaced]
+        data, misplaced = _without_trainer_sections(_value_at(source.data, location))
+        problems += [
+            source.problem((*location, "init", key), _TRAINER_ONLY_MESSAGE) for key in misplaced
+        ]
         try:
             phases.append(Phase.model_validate(data))
         except ValidationError as error:
@@ -104,12 +106,12 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
             ]
         else:
             problems += [
-                _placed(source, location, where, message)
+                _problem_at(source, location, where, message)
                 for where, message in conflicts(phases[-1])
             ]
     if not problems:
         problems = [
-            _placed(source, locations[index], where, message)
+            _problem_at(source, locations[index], where, message)
             for index, where, message in conflicts_across(phases)
         ]
     if problems:
@@ -119,7 +121,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
 
 
 @contextmanager
-def _noting(problems: list[Problem]) -> Iterator[None]:
+def _collecting(problems: list[Problem]) -> Iterator[None]:
     """Catches a ConfigError and adds its problems to `problems`."""
     try:
         yield
@@ -137,7 +139,7 @@ def _mapping(source: YamlSource) -> dict[str, Any]:
 def _unknown_at_top(source: YamlSource, data: Mapping[str, Any]) -> Iterator[Problem]:
     known = ("trainer", "exit_codes")
     for key, value in data.items():
-        if key not in known and not key.startswith(_EXTENSION):
+        if key not in known and not key.startswith(_ANCHOR_PREFIX):
             yield source.problem((key,), unknown_key((key,), value, known, _remedy(key, value)))
 
 
@@ -147,13 +149,13 @@ def _remedy(key: str, value: Any) -> str | None:
     if key in Phase.model_fields:
         return f"it belongs below `trainer:` (trainer.{key})"
     if isinstance(value, dict):
-        return f"what is there for its anchors alone begins with {_EXTENSION} ({_EXTENSION}{key})"
+        return f"a key that only holds anchors begins with {_ANCHOR_PREFIX} ({_ANCHOR_PREFIX}{key})"
     return None
 
 
 def _phase_locations(source: YamlSource, trainer: Any) -> list[Location]:
     if trainer is None:
-        message = _EMPTY if "trainer" in source.data else "is required"
+        message = _EMPTY_MESSAGE if "trainer" in source.data else "is required"
         raise ConfigError([source.problem(("trainer",), message)])
     if isinstance(trainer, dict):
         return [("trainer",)]
@@ -178,7 +180,7 @@ def _phase_locations(source: YamlSource, trainer: Any) -> list[Location]:
     return [("trainer", index, "trainer") for index in range(len(trainer))]
 
 
-_EMPTY = "has nothing below it; give it `init`, and `command` (any program) or `fit`"
+_EMPTY_MESSAGE = "has nothing below it; give it `init`, and `command` (any program) or `fit`"
 
 
 def _exit_codes(source: YamlSource, value: Any) -> Mapping[int, int]:
@@ -201,13 +203,13 @@ def _exit_codes(source: YamlSource, value: Any) -> Mapping[int, int]:
     raise ConfigError([source.problem(("exit_codes",), message)])
 
 
-def _at(data: Any, location: Location) -> Any:
+def _value_at(data: Any, location: Location) -> Any:
     for part in location:
         data = data[part]
     return data
 
 
-def _of_a_command(data: Any) -> tuple[Any, list[str]]:
+def _without_trainer_sections(data: Any) -> tuple[Any, list[str]]:
     """Returns the phase without the sections of our trainer, and the names of these sections.
 
     This is only done to a phase that runs a command: its sections may follow another schema. Any
@@ -221,14 +223,14 @@ def _of_a_command(data: Any) -> tuple[Any, list[str]]:
     return {**data, "init": own}, given
 
 
-def _placed(source: YamlSource, base: Location, where: Location, message: str) -> Problem:
+def _problem_at(source: YamlSource, base: Location, where: Location, message: str) -> Problem:
     """Returns the problem at the key `where` of the phase at `base`."""
-    return source.problem((*base, *in_data(_at(source.data, base), where)), message)
+    return source.problem((*base, *data_location(_value_at(source.data, base), where)), message)
 
 
 def _without_extensions(data: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if not key.startswith(_EXTENSION)}
+    return {key: value for key, value in data.items() if not key.startswith(_ANCHOR_PREFIX)}
 
 
-_EXTENSION = "x-"
+_ANCHOR_PREFIX = "x-"
 """The prefix of top-level keys that only hold YAML anchors, as in a file for Docker Compose."""

@@ -24,8 +24,8 @@ def apply_override(source: YamlSource, override: str) -> None:
     path = _parse_path(key)
     if not equals or path is None or path[0] != "trainer" or len(path) < 2:
         message = "is not of the form trainer.init.seed=3 or trainer[1].init.seed=3"
-        raise ConfigError([Problem(f"--set {_told_wrong(override)}", "", message)])
-    told = _told(path, text)
+        raise ConfigError([Problem(f"--set {_redacted_invalid_option(override)}", "", message)])
+    told = _redacted_option(path, text)
     try:
         for location in _expanded(source, path):
             # The text is parsed once for each place, so that phases do not share a mutable value.
@@ -40,7 +40,7 @@ def apply_override(source: YamlSource, override: str) -> None:
         raise ConfigError(found) from None
 
 
-def _told(path: Location, text: str) -> str:
+def _redacted_option(path: Location, text: str) -> str:
     """Returns the option as messages show it: without its value if that may be or hold a
     secret."""
     if is_hidden((*path, *_WORD.findall(text))):
@@ -48,7 +48,7 @@ def _told(path: Location, text: str) -> str:
     return f"{key_path(path)}={text}"
 
 
-def _told_wrong(override: str) -> str:
+def _redacted_invalid_option(override: str) -> str:
     """Returns an option that is not KEY=VALUE as messages show it: without secrets."""
     if not is_hidden(_WORD.findall(override)):
         return override

@@ -42,7 +42,7 @@ RemedyName = Literal[
 """All remedies except WAIT_FOR_STORAGE, which only a job in a bucket has."""
 
 
-def _exit_code(value: int) -> int:
+def _check_exit_code(value: int) -> int:
     if not 0 <= value <= 255:
         killed = (
             f"signal: {signal.Signals(-value).name}" if -value in _NUMBERS else "signal: SIGKILL"
@@ -55,7 +55,7 @@ def _exit_code(value: int) -> int:
 
 _NUMBERS = frozenset(signal.Signals)
 _EXIT_CODE = {"type": "integer", "minimum": 0, "maximum": 255}
-ExitCode = Annotated[int, AfterValidator(_exit_code), WithJsonSchema(_EXIT_CODE)]
+ExitCode = Annotated[int, AfterValidator(_check_exit_code), WithJsonSchema(_EXIT_CODE)]
 
 
 def _as_list(value: Any) -> Any:
@@ -118,7 +118,7 @@ class Example(Section):
     """The verdict that the example must get; any rule may decide it."""
 
     @model_validator(mode="after")
-    def _some_end(self) -> Self:
+    def _check_end(self) -> Self:
         if self.text is None and self.exit_code is None and self.signal is None:
             raise ValueError("give the text of a log, an exit_code or a signal")
         if self.exit_code is not None and self.signal is not None:
@@ -204,12 +204,12 @@ class RuleConfig(Section):
 
     @field_validator("regex")
     @classmethod
-    def _regular(cls, value: str | None) -> str | None:
+    def _check_regex(cls, value: str | None) -> str | None:
         return value if value is None else Pattern(value).source
 
     @field_validator("type")
     @classmethod
-    def _type_names(cls, value: list[str]) -> list[str]:
+    def _check_type_names(cls, value: list[str]) -> list[str]:
         for name in value:
             if not re.fullmatch(r"[\w.*<>]+", name):
                 raise ValueError(f"{name!r} is not the name of an exception type (`*` matches any)")
@@ -217,12 +217,12 @@ class RuleConfig(Section):
 
     @field_validator("signal")
     @classmethod
-    def _signal_names(cls, value: list[str]) -> list[str]:
+    def _check_signal_names(cls, value: list[str]) -> list[str]:
         return [_signal_name(name) for name in value]
 
     @field_validator("certain")
     @classmethod
-    def _certain_of_a_fatal(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+    def _check_certain(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         verdict = info.data.get("verdict")
         if value is not None and verdict is not None and verdict is not Verdict.FATAL:
             raise ValueError(
@@ -232,19 +232,19 @@ class RuleConfig(Section):
 
     @field_validator("transient")
     @classmethod
-    def _transient_of_no_fatal(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+    def _check_transient(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if value is not None and info.data.get("verdict") is Verdict.FATAL:
             raise ValueError("is not for verdict FATAL: take it out, or make the verdict RESTART")
         return value
 
     @model_validator(mode="after")
-    def _some_condition(self) -> Self:
+    def _check_conditions(self) -> Self:
         if not (self.type or self.regex or self.exit_code or self.signal or self.stage):
             raise ValueError("give at least one of type, regex, exit_code, signal and stage")
         return self
 
     @model_validator(mode="after")
-    def _remedy_of_a_policy(self) -> Self:
+    def _check_remedy(self) -> Self:
         if self.remedy is not None and self.verdict is not Verdict.POLICY:
             raise ValueError(f"a remedy needs verdict POLICY, not {self.verdict}")
         return self

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def where_it_is(text: str, config: str) -> str:
+def missing_path_hint(text: str, config: str) -> str:
     """Returns a hint for the message that the path `text` of the file `config` does not exist.
 
     A relative path is relative to the working directory of `supervise`, as in a shell. Many users
@@ -32,7 +32,7 @@ def where_it_is(text: str, config: str) -> str:
     return told
 
 
-def state_folder(uri: str, environ: Mapping[str, str] = os.environ) -> Path:
+def local_state_directory(uri: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Returns the local folder of a job whose model_dir is `uri`; every run gets the same folder.
 
     The folder has the files that must be local. It may be deleted between two runs, because the

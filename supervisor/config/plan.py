@@ -30,7 +30,7 @@ the first platform of the list, and raises an error if it cannot initialise one 
 file of NVIDIA, and uses the CPU."""
 
 
-def silently_on_the_cpu(platform: str | None, platforms: str) -> bool:
+def may_fall_back_to_cpu(platform: str | None, platforms: str) -> bool:
     """True if jax may use the CPU in place of `platform`, without an error, when JAX_PLATFORMS is
     `platforms`."""
     names = [name.strip() for name in platforms.split(",")]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.config.secret_names import REDACTED, is_hidden, shown_of, without_secrets
+from supervisor.config.secret_names import REDACTED, is_hidden, num_shown_parts, without_secrets
 from supervisor.protocol.messages import printable
 from supervisor.protocol.shortening import keep_beginning
 
@@ -48,11 +48,11 @@ class ConfigError(Exception):
 def key_path(location: Location) -> str:
     """Returns `trainer[1].init.seed` for ("trainer", 1, "init", "seed").
 
-    The path ends at the name of a secret (`shown_of`). A key may have a `=` in it: the text after
-    it is a value in the wrong place, and is redacted.
+    The path ends at the name of a secret (`num_shown_parts`). A key may have a `=` in it: the text
+    after it is a value in the wrong place, and is redacted.
     """
     path = ""
-    for part in location[: shown_of(location)]:
+    for part in location[: num_shown_parts(location)]:
         if isinstance(part, int):
             path += f"[{part}]"
         else:

@@ -101,7 +101,7 @@ def _covers_type(wide: str, narrow: str) -> bool:
     return any(form.fullmatch(name) for name in names if name != "*")
 
 
-def idle_patterns(rules: Sequence[RuleConfig]) -> Iterator[tuple[Location, str]]:
+def vacuous_patterns(rules: Sequence[RuleConfig]) -> Iterator[tuple[Location, str]]:
     """Yields the patterns that match any text, or an empty text only: the key and a warning."""
     for index, rule in enumerate(rules):
         if rule.regex is None:

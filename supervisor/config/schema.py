@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from supervisor.config import placeholders
-from supervisor.config.command import TEMPLATE_FORM, Command, words_needed
+from supervisor.config.command import TEMPLATE_FORM, Command, explain_text_command
 from supervisor.config.fields import (
     LOCAL_PLACE_FORM,
     PLACE_FORM,
@@ -29,8 +29,8 @@ from supervisor.config.fields import (
     Seconds,
     Section,
     StageName,
-    local_place,
-    place,
+    checked_local_place,
+    checked_place,
 )
 from supervisor.config.own_rules import RuleConfig
 from supervisor.config.schema_clauses import (
@@ -86,7 +86,7 @@ class Devices(Section):
     """Number of accelerators (chips on TPU). Default: all that the program finds."""
 
     @model_validator(mode="after")
-    def _one_size(self) -> Self:
+    def _check_size(self) -> Self:
         if self.type is not None:
             if self.platform != "tpu":
                 raise ValueError("type is only for platform tpu")
@@ -113,7 +113,7 @@ class Checkpoint(CheckpointSchedule):
         Annotated[
             str,
             Strict(),
-            AfterValidator(place),
+            AfterValidator(checked_place),
             PLACE_FORM,
             Keywords(placeholders.make_schema(("model_dir",))),
         ]
@@ -147,7 +147,7 @@ class Preemption(Section):
     """Program that announces a preemption by exiting with 0."""
 
 
-def _off(value: Any) -> Any:
+def _false_is_off(value: Any) -> Any:
     return "off" if value is False else value
 
 
@@ -195,7 +195,7 @@ class Autorestart(Section):
     SAVING."""
     standby: Annotated[
         Literal["off", "imports", "ready"] | None,
-        BeforeValidator(_off),
+        BeforeValidator(_false_is_off),
         AlternativeForm({"const": False}),
     ] = None
     """Process that waits to become the next worker: `imports` has loaded its modules; `ready` (our
@@ -213,7 +213,7 @@ class Autorestart(Section):
 
     @field_validator("max_total_restarts")
     @classmethod
-    def _bears_those_in_a_row(cls, total: int | None, info: ValidationInfo) -> int | None:
+    def _check_total_restarts(cls, total: int | None, info: ValidationInfo) -> int | None:
         in_a_row = info.data.get("max_num_restarts")
         if total is not None and in_a_row is not None and total < in_a_row:
             raise ValueError(
@@ -230,7 +230,8 @@ class CompileCacheConfig(Section):
     model_config = with_clauses(at_most_one("key_file", "from_bucket"))
 
     key_file: (
-        Annotated[str, Field(min_length=1), AfterValidator(local_place), LOCAL_PLACE_FORM] | None
+        Annotated[str, Field(min_length=1), AfterValidator(checked_local_place), LOCAL_PLACE_FORM]
+        | None
     ) = None
     """File with a key that is not in the bucket. The job signs its programs with it, and uses only
     programs that are signed with it."""
@@ -239,7 +240,7 @@ class CompileCacheConfig(Section):
     can then run code in the job."""
 
     @model_validator(mode="after")
-    def _one_kind_of_trust(self) -> Self:
+    def _check_kind_of_trust(self) -> Self:
         if self.key_file is not None and self.from_bucket:
             raise ValueError("give either key_file or from_bucket: true, which needs no key")
         return self
@@ -286,7 +287,7 @@ class Provision(Section):
 class Init(Section):
     """The settings of the job. The sections of our trainer are only for `fit`."""
 
-    model_dir: Annotated[str, Field(min_length=1), AfterValidator(place), PLACE_FORM]
+    model_dir: Annotated[str, Field(min_length=1), AfterValidator(checked_place), PLACE_FORM]
     """Directory, or a URI such as gs://BUCKET/PATH, for all files of the job."""
     devices: Devices | None = None
     """Accelerators to train on. Default: all that the program finds."""
@@ -376,13 +377,13 @@ class Fault(Section):
     """Simulated host that is lost."""
 
     @model_validator(mode="after")
-    def _one_moment(self) -> Self:
+    def _check_moment(self) -> Self:
         if (self.step is None) == (self.stage is None):
             raise ValueError("give either step or stage: when it strikes")
         return self
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
+    def _check_kind(self) -> Self:
         values = [getattr(self, kind) for kind in _KINDS_OF_FAULTS]
         if sum(value is not None and value is not False for value in values) != 1:
             raise ValueError(f"give exactly one of {', '.join(_KINDS_OF_FAULTS)}")
@@ -427,7 +428,7 @@ class Phase(Section):
 
     @field_validator("command", mode="before")
     @classmethod
-    def _short_form(cls, value: Any) -> Any:
+    def _expand_list(cls, value: Any) -> Any:
         if isinstance(value, str):
-            raise ValueError(words_needed(value))
+            raise ValueError(explain_text_command(value))
         return {"argv": value} if isinstance(value, list) else value

@@ -52,7 +52,7 @@ def is_secret(name: str, value: str = "") -> bool:
     return not is_path or bool(_MAY_BEGIN_LIKE_A_PATH.search(name))
 
 
-def shown_of(location: Sequence[str | int]) -> int:
+def num_shown_parts(location: Sequence[str | int]) -> int:
     """Returns how many parts of `location` a message may show.
 
     These are the parts down to the name of a secret, or to a variable of an environment: a key

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.config.generations import CHIPS_PER_HOST, GENERATIONS, Generation
+from supervisor.config.generations import CHIPS_PER_HOST_OF_SEVERAL, GENERATIONS, Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +18,21 @@ class SliceShape:
     chips: int
 
     @property
-    def known(self) -> Generation:
+    def generation_facts(self) -> Generation:
         """The facts about all slices of its generation."""
         return GENERATIONS[self.generation]
 
     @property
     def devices_per_chip(self) -> int:
         """How many devices JAX sees in each of its chips."""
-        return self.known.devices_per_chip
+        return self.generation_facts.devices_per_chip
 
     @property
     def topology(self) -> str | None:
         """Its topology, such as 2x4; None: no table has a slice of this size."""
-        return self.known.slices.get(self.chips) or self.known.parts.get(self.chips)
+        return self.generation_facts.slices.get(self.chips) or self.generation_facts.parts.get(
+            self.chips
+        )
 
     @property
     def type(self) -> str:
@@ -40,7 +42,7 @@ class SliceShape:
     @property
     def type_in_the_cloud(self) -> str:
         """Its name in the cloud's APIs and on its machines, such as v5litepod-8."""
-        return f"{self.known.name_in_types}-{self._counted}"
+        return f"{self.generation_facts.name_in_types}-{self._counted}"
 
     @property
     def host_bounds(self) -> tuple[int, ...] | None:
@@ -54,11 +56,11 @@ class SliceShape:
     @property
     def is_part_of_a_host(self) -> bool:
         """True if one host can have all of its chips. Then any of them can be left out."""
-        return self.chips <= max(self.known.parts)
+        return self.chips <= max(self.generation_facts.parts)
 
     @property
     def _counted(self) -> int:
-        return self.chips * self.known.counted_per_chip
+        return self.chips * self.generation_facts.type_number_per_chip
 
     def described(self) -> dict[str, Any]:
         """Returns the description of the slice for libtpu's compiler, in the form that
@@ -67,7 +69,7 @@ class SliceShape:
             "num_devices": self.chips * self.devices_per_chip,
             "topology": f"{self.generation}:{self.topology}",
             "host_bounds": self.host_bounds,
-            "chip_config": self.known.chip_config,
+            "chip_config": self.generation_facts.chip_config,
         }
 
     def sizes(self) -> dict[int, str | None]:
@@ -77,9 +79,13 @@ class SliceShape:
         Smaller sizes are parts of a host, or whole hosts if the slice has several.
         """
         if self.is_part_of_a_host:
-            usable = self.known.parts
+            usable = self.generation_facts.parts
         else:
-            usable = {n: each for n, each in self.known.slices.items() if n % CHIPS_PER_HOST == 0}
+            usable = {
+                n: each
+                for n, each in self.generation_facts.slices.items()
+                if n % CHIPS_PER_HOST_OF_SEVERAL == 0
+            }
         smaller = sorted((n for n in usable if n < self.chips), reverse=True)
         return {self.chips: self.topology} | {n: usable[n] for n in smaller}
 
@@ -92,7 +98,7 @@ def _pattern_of_types() -> str:
     even = "(?:[2468]|[1-9][0-9]{0,3}[02468])"  # twice the number of chips
     names: dict[str, list[str]] = {"[1-9][0-9]{0,4}": [], even: []}
     for one in GENERATIONS.values():
-        numbers = even if one.counted_per_chip == 2 else "[1-9][0-9]{0,4}"
+        numbers = even if one.type_number_per_chip == 2 else "[1-9][0-9]{0,4}"
         names[numbers] += dict.fromkeys((one.name, one.name_in_types))
     return "|".join(f"^(?:{'|'.join(each)})-{numbers}$" for numbers, each in names.items())
 
@@ -132,7 +138,7 @@ def parse_slice(accelerator_type: str) -> SliceShape:
     name = _OURS.get(match[1], match[1]) if match is not None else ""
     if match is None or name not in GENERATIONS:
         raise ValueError(f"{accelerator_type!r} is not a TPU type such as v5e-8, v4-16, v5p-8")
-    chips, rest = divmod(int(match[2]), GENERATIONS[name].counted_per_chip)
+    chips, rest = divmod(int(match[2]), GENERATIONS[name].type_number_per_chip)
     if rest:
         raise ValueError(
             f"{accelerator_type!r} is not a TPU type: {name} is named by twice the number of chips"
@@ -142,9 +148,9 @@ def parse_slice(accelerator_type: str) -> SliceShape:
         raise ValueError(
             f"{accelerator_type!r} is not possible: a {name} pod has {known.pod} chips"
         )
-    if chips not in known.parts and chips % CHIPS_PER_HOST:
+    if chips not in known.parts and chips % CHIPS_PER_HOST_OF_SEVERAL:
         raise ValueError(
             f"{accelerator_type!r} is not possible: {chips} chips are neither a part of a host nor "
-            f"whole hosts of {CHIPS_PER_HOST} chips"
+            f"whole hosts of {CHIPS_PER_HOST_OF_SEVERAL} chips"
         )
     return SliceShape(name, chips)

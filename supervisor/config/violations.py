@@ -32,7 +32,7 @@ def violations(
     for item in error.errors(include_url=False):
         if item["type"] == "default_factory_not_called":  # the error of another key explains it
             continue
-        where = in_data(data, item["loc"])
+        where = data_location(data, item["loc"])
         if item["type"] in _TAGS:
             where = (*where, "name")
         yield where, _message(item, model, (*base, *where))
@@ -45,16 +45,16 @@ def _message(item: ErrorDetails, model: type[BaseModel], location: Location) -> 
     if kind == "missing":
         return "is required"
     if kind in _TAGS:
-        return _untagged(item, model, location)
+        return _unknown_kind_message(item, model, location)
     if kind == "string_type" and location[-3:-1] == ("command", "env"):
-        return _to_be_quoted(str(location[-1]), value)
+        return _not_text_message(str(location[-1]), value)
     if is_hidden(location) and kind == "value_error":
         return "cannot be used"  # the message of a ValueError of ours may quote the value
     message = _WORDS.get(kind) or item["msg"].removeprefix("Value error, ")
     return f"{message[0].lower()}{message[1:]} (value {shown(value, location)})"
 
 
-def _untagged(item: ErrorDetails, model: type[BaseModel], location: Location) -> str:
+def _unknown_kind_message(item: ErrorDetails, model: type[BaseModel], location: Location) -> str:
     """Returns the message about a mapping whose `name` is missing or unknown."""
     known = ", ".join(str(_tag(kind)) for kind in _kinds(model, item["loc"]))
     tag = item.get("ctx", {}).get("tag")
@@ -62,7 +62,7 @@ def _untagged(item: ErrorDetails, model: type[BaseModel], location: Location) ->
     return f"must be one of {known}{given}"
 
 
-def _to_be_quoted(name: str, value: Any) -> str:
+def _not_text_message(name: str, value: Any) -> str:
     """Returns the message about a variable whose value is no text.
 
     It shows the value only if that is too short to be a secret.
@@ -79,7 +79,7 @@ def _to_be_quoted(name: str, value: Any) -> str:
     return f"is no text, as a variable must be; quote it: {name}: '{text}'"
 
 
-def in_data(data: Any, relative: Sequence[str | int]) -> Location:
+def data_location(data: Any, relative: Sequence[str | int]) -> Location:
     """Returns the location of a key in `data`, from its location `relative` in the schema.
 
     The schema's location may have parts that `data` does not have: those of a short form, and the

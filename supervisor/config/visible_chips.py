@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 
 from supervisor.config.generations import GENERATIONS
-from supervisor.config.gpus import listed
+from supervisor.config.gpus import split_names
 from supervisor.config.topology import SliceShape
 
-VISIBLE = "TPU_VISIBLE_CHIPS"
-VISIBLE_BEFORE = "TPU_VISIBLE_DEVICES"
+TPU_VISIBLE_CHIPS = "TPU_VISIBLE_CHIPS"
+TPU_VISIBLE_DEVICES = "TPU_VISIBLE_DEVICES"
 
 _INDEX = re.compile(r"[0-9]+")
 
@@ -23,11 +23,11 @@ _INDEX = re.compile(r"[0-9]+")
 def variable(environ: Mapping[str, str]) -> str:
     """Returns the name of the variable that `environ` uses: the older one only if it is set
     alone."""
-    is_older = VISIBLE not in environ and VISIBLE_BEFORE in environ
-    return VISIBLE_BEFORE if is_older else VISIBLE
+    is_older = TPU_VISIBLE_CHIPS not in environ and TPU_VISIBLE_DEVICES in environ
+    return TPU_VISIBLE_DEVICES if is_older else TPU_VISIBLE_CHIPS
 
 
-def problem(text: str, num_chips: int | None, tpu: SliceShape | None) -> str | None:
+def visible_chips_problem(text: str, num_chips: int | None, tpu: SliceShape | None) -> str | None:
     """Returns why a job cannot run if the variable is `text`; None: no reason is known.
 
     `num_chips` is the number of chips of this host that the job uses (None: not known); `tpu` is
@@ -37,10 +37,10 @@ def problem(text: str, num_chips: int | None, tpu: SliceShape | None) -> str | N
 
 
 def _problems(text: str, num_chips: int | None, tpu: SliceShape | None) -> Iterator[str]:
-    names = listed(text)
+    names = split_names(text)
     if not names:
         yield "is empty, which names no chip: unset it, or name the chips that the job may use"
-    known = GENERATIONS.values() if tpu is None else (tpu.known,)
+    known = GENERATIONS.values() if tpu is None else (tpu.generation_facts,)
     last = max(size for generation in known for size in generation.parts) - 1
     for name in names:
         if not _INDEX.fullmatch(name) or len(name) > 3 or int(name) > last:

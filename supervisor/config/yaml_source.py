@@ -177,7 +177,7 @@ class _CoreDumper(yaml.SafeDumper):
 _CoreDumper.add_implicit_resolver(_TAG + "merge", re.compile(rf"{_MERGE}\Z"), [_MERGE[0]])
 
 
-def written(data: Any) -> str:
+def to_yaml(data: Any) -> str:
     """Returns `data` as YAML; `parse_source` reads the same data from it."""
     return yaml.dump(data, Dumper=_CoreDumper, sort_keys=False)
 

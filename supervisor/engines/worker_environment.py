@@ -69,7 +69,7 @@ def visibility_variables(
         OSError: `inherited` hides some of the devices.
     """
     if plan.platform == "gpu":
-        return {gpus.VISIBLE: _visible_list(gpus.VISIBLE, ids, inherited)}
+        return {gpus.CUDA_VISIBLE_DEVICES: _visible_list(gpus.CUDA_VISIBLE_DEVICES, ids, inherited)}
     return _chip_variables(plan.tpu, ids, len(ids), inherited)
 
 
@@ -94,7 +94,7 @@ def _visible_list(variable: str, ids: Sequence[str], inherited: Mapping[str, str
     """
     if variable not in inherited:
         return ",".join(ids)
-    names = gpus.listed(inherited[variable])
+    names = gpus.split_names(inherited[variable])
     hidden = [one for one in ids if int(one) >= len(names)]
     if hidden:
         raise OSError(
@@ -135,13 +135,13 @@ def _chip_variables(
         raise ValueError(f"one process cannot have {len(ids)} of {chips} chips of a TPU host")
     seen = _visible_list(visible_chips.variable(inherited), ids, inherited)
     env = {
-        visible_chips.VISIBLE: seen,
+        visible_chips.TPU_VISIBLE_CHIPS: seen,
         "TPU_PROCESS_BOUNDS": found.processes,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": found.chips,
         SHARES_TPU: "1",
     }
-    if visible_chips.VISIBLE_BEFORE in inherited:
-        env[visible_chips.VISIBLE_BEFORE] = seen
+    if visible_chips.TPU_VISIBLE_DEVICES in inherited:
+        env[visible_chips.TPU_VISIBLE_DEVICES] = seen
     return env | _single_host_slice_variables(whole)
 
 

@@ -57,7 +57,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineSetup:
     """What the machine must have to run the job; `user` is the user that runs the job."""
 
     name: str
@@ -73,13 +73,13 @@ class Machine:
         return (self.config, self.wheel, self.lock)
 
 
-def our_lock() -> File:
+def default_lock() -> File:
     """Returns the requirements file with hashes that our wheel needs on a TPU: the one in
     deploy/."""
     return File(_LOCK_NAME, resources.files(__package__).joinpath(_LOCK_NAME).read_bytes())
 
 
-def unit() -> str:
+def unit_text() -> str:
     """Returns the text of our systemd unit: the one in deploy/systemd."""
     return resources.files(__package__).joinpath(UNIT_NAME).read_text(encoding="utf-8")
 
@@ -90,7 +90,7 @@ def report_path(generation: int) -> str:
     return f"provision/{generation:06d}.txt"
 
 
-def read_report(text: str) -> MachineReport:
+def parse_report(text: str) -> MachineReport:
     """Parses the report of a machine: `exit CODE`, or `failed WHERE` and the end of its log."""
     head, *log = text.strip().splitlines() or [""]
     word, _, rest = head.partition(" ")
@@ -100,7 +100,7 @@ def read_report(text: str) -> MachineReport:
     return MachineReport(failed=printable(f"{head}: {end}" if end else head))
 
 
-def script(machine: Machine, generation: int) -> str:
+def startup_script(machine: MachineSetup, generation: int) -> str:
     """Returns the startup script of the slice `generation`."""
     folder = resources.files(__package__)
     return _SCRIPT.format(
@@ -117,7 +117,7 @@ def script(machine: Machine, generation: int) -> str:
         installed=f"{machine.wheel.sha256} {machine.lock.sha256}",
         user=_user(machine.user, folder.joinpath(_RULES_NAME).read_text(encoding="utf-8")),
         group=quote(machine.user),
-        unit=_file(f"/etc/systemd/system/{UNIT_NAME}", unit()),
+        unit=_file(f"/etc/systemd/system/{UNIT_NAME}", unit_text()),
         here=_file(
             f"/etc/systemd/system/{UNIT_NAME}.d/provision.conf",
             _DROP_IN.format(user=machine.user),
@@ -131,7 +131,7 @@ def _quoted(name: str) -> str:
     return url_quote(name, safe="")
 
 
-def _fetch(machine: Machine, file: File, path: str) -> str:
+def _fetch(machine: MachineSetup, file: File, path: str) -> str:
     """Returns shell code that fetches `file` to `path`, and checks its digest."""
     place = _quoted((machine.model_dir / file.path).path)
     return f"fetch {quote(place)} {file.sha256} {quote(path)}"

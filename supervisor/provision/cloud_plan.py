@@ -14,12 +14,12 @@ from supervisor.config.feasible_rungs import FeasibleRungs
 from supervisor.config.problems import ConfigError, Location, Problem
 from supervisor.config.schema import Phase, Provision
 from supervisor.config.topology import SliceShape, parse_slice
-from supervisor.config.yaml_source import written
+from supervisor.config.yaml_source import to_yaml
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.prepare import Prepared
 from supervisor.protocol.location import Uri
 from supervisor.provision import boot
-from supervisor.provision.intent import Policy
+from supervisor.provision.intent import LoopPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Plan:
     where: Provision
     whole: SliceShape
     """The slice on the full rung."""
-    machine: boot.Machine
-    policy: Policy
+    machine: boot.MachineSetup
+    policy: LoopPolicy
 
     @property
     def name(self) -> str:
@@ -61,9 +61,11 @@ def make_plan(prepared: Prepared, redactor: Redactor, wheel: boot.File, lock: bo
     found = [
         *(
             job.source.problem((*job.locations[0], *where), message)
-            for where, message in chain(_unfit(job.phases[0]), _uneven(job.phases))
+            for where, message in chain(
+                _unsupported_keys(job.phases[0]), _unequal_phases(job.phases)
+            )
         ),
-        *_secrets(prepared, redactor),
+        *_secret_problems(prepared, redactor),
     ]
     if job.exit_codes:
         message = "is for other service managers: the unit on the slice goes by our own codes"
@@ -76,11 +78,11 @@ def make_plan(prepared: Prepared, redactor: Redactor, wheel: boot.File, lock: bo
     assert init.devices is not None
     assert init.devices.type is not None
     assert uri is not None
-    config = boot.File("job.yaml", written(job.source.data).encode())
-    machine = boot.Machine(_name(uri), uri, config, wheel, lock, init.provision.user)
+    config = boot.File("job.yaml", to_yaml(job.source.data).encode())
+    machine = boot.MachineSetup(_name(uri), uri, config, wheel, lock, init.provision.user)
     whole = parse_slice(init.devices.type)
     body = _body(init.provision, whole.type_in_the_cloud, machine, 0)
-    policy = Policy(
+    policy = LoopPolicy(
         config=hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16],
         rungs=_rungs(whole, prepared.ladders),
         smaller_after=init.provision.smaller_after,
@@ -88,7 +90,7 @@ def make_plan(prepared: Prepared, redactor: Redactor, wheel: boot.File, lock: bo
     return Plan(init.provision, whole, machine, policy)
 
 
-def _unfit(phase: Phase) -> Iterator[tuple[Location, str]]:
+def _unsupported_keys(phase: Phase) -> Iterator[tuple[Location, str]]:
     """Yields what a phase lacks, or what the cloud does not offer: the key to change, and the
     message."""
     init, where = phase.init, ("init", "devices")
@@ -103,33 +105,35 @@ def _unfit(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield where, "must name the slice to ask for: {platform: tpu, type: v5e-8}"
         return
     one = parse_slice(init.devices.type)
-    if not one.known.is_queued:
+    if not one.generation_facts.is_queued:
         message = (
             f"is {one.type}, which the Cloud TPU API does not offer, and `supervise provision` "
             "asks no other API: let a managed instance group of Compute Engine or Google "
             "Kubernetes Engine create the machines, and run `supervise run` on them"
         )
         yield (*where, "type"), message
-    elif one.chips not in one.known.slices:
+    elif one.chips not in one.generation_facts.slices:
         yield (*where, "type"), f"is {one.type}, which the cloud does not offer as a slice"
     if (init.devices.slices or 1) > 1 or not one.is_part_of_a_host:
         message = f"is {one.type}, or several: only a slice of one host can be provisioned so far"
         yield (*where, "type"), message
 
 
-def _uneven(phases: tuple[Phase, ...]) -> Iterator[tuple[Location, str]]:
+def _unequal_phases(phases: tuple[Phase, ...]) -> Iterator[tuple[Location, str]]:
     if any(phase.init.devices != phases[0].init.devices for phase in phases):
         yield ("init", "devices"), "must be the same in all phases: they run on one slice"
 
 
-def _secrets(prepared: Prepared, redactor: Redactor) -> Iterator[Problem]:
+def _secret_problems(prepared: Prepared, redactor: Redactor) -> Iterator[Problem]:
     """Yields a problem for each key that holds a secret: everybody who can read the bucket could
     read it."""
     job = prepared.job
     by_name = [
         (*job.locations[index], *where)
         for index, plan in enumerate(prepared.plans)
-        for where in _different(plan.params["trainer"], redactor.params(plan.params)["trainer"])
+        for where in _changed_locations(
+            plan.params["trainer"], redactor.params(plan.params)["trainer"]
+        )
     ]
     by_form = [where for where, text in _texts(job.source.data) if redactor.text(text) != text]
     for where in by_name or by_form:
@@ -151,28 +155,28 @@ def _texts(data: Any, where: Location = ()) -> Iterator[tuple[Location, str]]:
             yield from _texts(value, (*where, index))
 
 
-def _different(before: Any, after: Any, where: Location = ()) -> Iterator[Location]:
+def _changed_locations(before: Any, after: Any, where: Location = ()) -> Iterator[Location]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key, value in before.items():
-            yield from _different(value, after.get(key), (*where, key))
+            yield from _changed_locations(value, after.get(key), (*where, key))
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for index, value in enumerate(before):
-            yield from _different(value, after[index], (*where, index))
+            yield from _changed_locations(value, after[index], (*where, index))
     elif before != after:
         yield where
 
 
-def _metadata(machine: boot.Machine, generation: int) -> dict[str, str]:
+def _metadata(machine: boot.MachineSetup, generation: int) -> dict[str, str]:
     """Returns the metadata of the machine. Many people can read it, so the only values of the
     config in it are the place of model_dir and the name of the user."""
-    return {"startup-script": boot.script(machine, generation)}
+    return {"startup-script": boot.startup_script(machine, generation)}
 
 
 def _rungs(whole: SliceShape, ladders: tuple[FeasibleRungs, ...]) -> tuple[int, ...]:
     """Returns the rungs that all phases have and that are slices of their own, the full one
     first."""
     common = set.intersection(*({rung.num_devices for rung in one.rungs} for one in ladders))
-    slices = whole.known.slices
+    slices = whole.generation_facts.slices
     return tuple(sorted((n for n in common if n in slices), reverse=True))
 
 
@@ -186,7 +190,7 @@ def _name(uri: Uri) -> str:
 
 
 def _body(
-    where: Provision, accelerator_type: str, machine: boot.Machine, generation: int
+    where: Provision, accelerator_type: str, machine: boot.MachineSetup, generation: int
 ) -> dict[str, Any]:
     # pip needs an external address to reach the package index.
     network = {"enableExternalIps": True, **({"network": where.network} if where.network else {})}

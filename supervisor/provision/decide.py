@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from supervisor.core.exit_codes import ExitCode
 from supervisor.host.retry import Pauses
 from supervisor.ports import CloudSlice, Refusal, SliceState
-from supervisor.provision.intent import Policy, ProvisionStage, ProvisionState
+from supervisor.provision.intent import LoopPolicy, ProvisionStage, ProvisionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ Action = Create | Delete | WaitUntil | End
 Outcome = tuple[ProvisionState, tuple[Action, ...]]
 
 
-def take_over(state: ProvisionState | None, owner: str, policy: Policy) -> ProvisionState:
+def take_over(state: ProvisionState | None, owner: str, policy: LoopPolicy) -> ProvisionState:
     """Returns the first state of a new loop, whose name is `owner`.
 
     The loop continues from `state`, the state of the previous loop. It begins anew if there is none
@@ -111,10 +111,10 @@ def take_over(state: ProvisionState | None, owner: str, policy: Policy) -> Provi
     return replace(state, owner=owner)
 
 
-def decide(state: ProvisionState, seen: Observation, now: float, policy: Policy) -> Outcome:
+def decide(state: ProvisionState, seen: Observation, now: float, policy: LoopPolicy) -> Outcome:
     """Returns the next state, which the loop must save first, and the actions to do after that."""
     if state.stage in (ProvisionStage.WANTED, ProvisionStage.SEEN):
-        state = _judged(state, seen, now, policy)
+        state = _judge(state, seen, now, policy)
     if state.stage in (ProvisionStage.LEAVING, ProvisionStage.ENDING) and seen.slices:
         state = replace(state, generation=max(state.generation, *seen.slices))
         return state, (*_deletions(seen), WaitUntil(now + policy.poll_deletion))
@@ -124,7 +124,7 @@ def decide(state: ProvisionState, seen: Observation, now: float, policy: Policy)
         assert state.exit_code is not None
         return state, (End(state.exit_code, state.reason),)
     if state.stage is ProvisionStage.LEAVING:
-        state = _next(state, seen, now, policy)
+        state = _want_next(state, seen, now, policy)
     if state.stage is ProvisionStage.SEEN or seen.slices:
         strays = _deletions(seen, but=state.generation)
         return state, (*strays, WaitUntil(now + policy.poll))
@@ -142,36 +142,40 @@ def _deletions(seen: Observation, but: int | None = None) -> tuple[Delete, ...]:
     )
 
 
-def _judged(state: ProvisionState, seen: Observation, now: float, policy: Policy) -> ProvisionState:
+def _judge(
+    state: ProvisionState, seen: Observation, now: float, policy: LoopPolicy
+) -> ProvisionState:
     """Returns the state after the loop has observed the job and the slice of this generation."""
     if state.config != policy.config:
-        return _afresh(state, policy)
+        return _start_afresh(state, policy)
     code = _exit_code(state, seen)
     if code is not None and _is_final(code):
-        return _ended(state, code, seen, now, policy)
+        return _await_upload(state, code, seen, now, policy)
     if seen.refusal is not None:
-        return _refused(state, seen.refusal, now, policy)
+        return _handle_refusal(state, seen.refusal, now, policy)
     one = seen.slices.get(state.generation)
     if one is None:
         return (
-            state if state.stage is ProvisionStage.WANTED else _lost(state, "is gone", now, policy)
+            state
+            if state.stage is ProvisionStage.WANTED
+            else _replace_lost(state, "is gone", now, policy)
         )
     state = replace(state, stage=ProvisionStage.SEEN)
     match one.state:
         case SliceState.ACTIVE:
-            return _active(state, seen, now, policy)
+            return _check_active(state, seen, now, policy)
         case SliceState.FAILED:
             refusal = one.refusal or Refusal("it does not say why", may_pass=True)
-            return _refused(state, refusal, now, policy)
+            return _handle_refusal(state, refusal, now, policy)
         case SliceState.SUSPENDING | SliceState.SUSPENDED | SliceState.DELETING:
-            return _lost(state, f"is {one.state}", now, policy)
-    if _smaller(state, now, policy) != state.rung:
-        return _again(state, f"none of {state.rung} chips for too long", now, policy)
+            return _replace_lost(state, f"is {one.state}", now, policy)
+    if _rung_to_request(state, now, policy) != state.rung:
+        return _request_another(state, f"none of {state.rung} chips for too long", now, policy)
     return state
 
 
-def _ended(
-    state: ProvisionState, code: int, seen: Observation, now: float, policy: Policy
+def _await_upload(
+    state: ProvisionState, code: int, seen: Observation, now: float, policy: LoopPolicy
 ) -> ProvisionState:
     """The job has ended with `code`: end the loop.
 
@@ -183,7 +187,7 @@ def _ended(
     runs = one is not None and one.state is SliceState.ACTIVE and seen.machine.exit_code != code
     if runs and now - ended_at < policy.upload_patience:
         return replace(state, ended_at=ended_at)
-    return _ending(state, code, f"the job ended with exit code {code}")
+    return _end(state, code, f"the job ended with exit code {code}")
 
 
 def _exit_code(state: ProvisionState, seen: Observation) -> int | None:
@@ -204,35 +208,39 @@ def _is_final(code: int) -> bool:
     return code in ExitCode.__members__.values() and not ExitCode(code).run_again
 
 
-def _active(state: ProvisionState, seen: Observation, now: float, policy: Policy) -> ProvisionState:
+def _check_active(
+    state: ProvisionState, seen: Observation, now: float, policy: LoopPolicy
+) -> ProvisionState:
     """The slice exists: check that its job is alive."""
     state = replace(state, since=None)
     if seen.sign != state.sign:
         state = replace(state, sign=seen.sign, heard_at=now, spoken=True, refusals=0, mute=0)
     if seen.machine.failed is not None:
-        return _mute(state, f"did not boot: {seen.machine.failed}", now, policy)
+        return _replace_silent(state, f"did not boot: {seen.machine.failed}", now, policy)
     if _exit_code(state, seen) == ExitCode.NO_CAPACITY:
-        return _unusable(state, seen, now, policy)
+        return _replace_unusable(state, seen, now, policy)
     if state.heard_at is None:
         return replace(state, heard_at=now)
     silence = now - state.heard_at
     if silence > (policy.silent_after if state.spoken else policy.boot_within):
-        return _mute(state, f"was silent for {silence / 60:.0f} minutes", now, policy)
+        return _replace_silent(state, f"was silent for {silence / 60:.0f} minutes", now, policy)
     return state
 
 
-def _mute(state: ProvisionState, what: str, now: float, policy: Policy) -> ProvisionState:
+def _replace_silent(
+    state: ProvisionState, what: str, now: float, policy: LoopPolicy
+) -> ProvisionState:
     """The slice exists, but its job reports nothing: replace the slice, or end the loop after
     `max_mute` such slices in a row."""
     state = replace(state, mute=state.mute + 1)
     if state.mute < policy.max_mute:
-        return _again(state, f"slice {state.generation} {what}", now, policy)
+        return _request_another(state, f"slice {state.generation} {what}", now, policy)
     why = f"slice {state.generation} {what}; so did {policy.max_mute} in a row"
-    return _ending(state, ExitCode.FAILED, why)
+    return _end(state, ExitCode.FAILED, why)
 
 
-def _unusable(
-    state: ProvisionState, seen: Observation, now: float, policy: Policy
+def _replace_unusable(
+    state: ProvisionState, seen: Observation, now: float, policy: LoopPolicy
 ) -> ProvisionState:
     """The job cannot use the devices of its slice (69): they are missing, stay busy or are broken.
 
@@ -246,33 +254,39 @@ def _unusable(
     what = "has devices that cannot be used, says the job (69)"
     if times < policy.max_unusable:
         told = f"{what}; {times} of {policy.max_unusable} in a row without a new checkpoint"
-        return _lost(state, told, now, policy)
+        return _replace_lost(state, told, now, policy)
     many = f"so had {policy.max_unusable} in a row, without a new checkpoint between"
-    return _ending(state, ExitCode.FAILED, f"slice {state.generation} {what}; {many}")
+    return _end(state, ExitCode.FAILED, f"slice {state.generation} {what}; {many}")
 
 
-def _lost(state: ProvisionState, what: str, now: float, policy: Policy) -> ProvisionState:
+def _replace_lost(
+    state: ProvisionState, what: str, now: float, policy: LoopPolicy
+) -> ProvisionState:
     """The slice is lost. If its job was running, request the next slice at once, on the full rung;
     else pause first."""
     why = f"slice {state.generation} {what}"
     if not state.spoken:
-        return _again(state, why, now, policy)
+        return _request_another(state, why, now, policy)
     rung = policy.rungs[0]
     return replace(
         state, stage=ProvisionStage.LEAVING, reason=why, rung=rung, since=None, not_before=now
     )
 
 
-def _refused(state: ProvisionState, refusal: Refusal, now: float, policy: Policy) -> ProvisionState:
+def _handle_refusal(
+    state: ProvisionState, refusal: Refusal, now: float, policy: LoopPolicy
+) -> ProvisionState:
     if not refusal.may_pass:
-        return _ending(state, ExitCode.INVALID_CONFIG, f"the cloud refuses: {refusal.text}")
-    return _again(state, refusal.text, now, policy)
+        return _end(state, ExitCode.INVALID_CONFIG, f"the cloud refuses: {refusal.text}")
+    return _request_another(state, refusal.text, now, policy)
 
 
-def _again(state: ProvisionState, why: str, now: float, policy: Policy) -> ProvisionState:
+def _request_another(
+    state: ProvisionState, why: str, now: float, policy: LoopPolicy
+) -> ProvisionState:
     """Request another slice, after a pause that grows with each try. If it is time for a smaller
     rung, request that at once."""
-    rung = _smaller(state, now, policy)
+    rung = _rung_to_request(state, now, policy)
     since = state.since if rung == state.rung else None
     pause = Pauses(policy.backoff_first, policy.backoff_max).before(state.refusals + 1)
     return replace(
@@ -286,7 +300,7 @@ def _again(state: ProvisionState, why: str, now: float, policy: Policy) -> Provi
     )
 
 
-def _smaller(state: ProvisionState, now: float, policy: Policy) -> int:
+def _rung_to_request(state: ProvisionState, now: float, policy: LoopPolicy) -> int:
     """Returns the rung to request: the next smaller one if the loop has tried the present one for
     `smaller_after` seconds in vain."""
     if state.since is None or now - state.since < policy.smaller_after:
@@ -294,20 +308,22 @@ def _smaller(state: ProvisionState, now: float, policy: Policy) -> int:
     return next((rung for rung in policy.rungs if rung < state.rung), state.rung)
 
 
-def _ending(state: ProvisionState, code: int, reason: str) -> ProvisionState:
+def _end(state: ProvisionState, code: int, reason: str) -> ProvisionState:
     return replace(state, stage=ProvisionStage.ENDING, exit_code=int(code), reason=reason)
 
 
-def _afresh(state: ProvisionState, policy: Policy) -> ProvisionState:
+def _start_afresh(state: ProvisionState, policy: LoopPolicy) -> ProvisionState:
     """The config has changed: replace the slice, and forget all counts and times."""
     afresh = ProvisionState(state.owner, policy.config, generation=state.generation)
     return replace(afresh, rung=policy.rungs[0], reason="the config has changed")
 
 
-def _next(state: ProvisionState, seen: Observation, now: float, policy: Policy) -> ProvisionState:
+def _want_next(
+    state: ProvisionState, seen: Observation, now: float, policy: LoopPolicy
+) -> ProvisionState:
     """All slices are gone: returns the state that wants the next generation."""
     if state.config != policy.config:
-        state = _afresh(state, policy)
+        state = _start_afresh(state, policy)
     return replace(
         state,
         stage=ProvisionStage.WANTED,

@@ -39,7 +39,7 @@ class ProvisionState:
     owner: str
     """The name of the loop that may act."""
     config: str
-    """The digest of the request that the slice was made from (`Policy.config`)."""
+    """The digest of the request that the slice was made from (`LoopPolicy.config`)."""
     stage: ProvisionStage = ProvisionStage.LEAVING
     generation: int = 0
     rung: int = 0
@@ -72,7 +72,7 @@ class ProvisionState:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class LoopPolicy:
     """The rungs to request, and the time limits of the loop in seconds."""
 
     config: str
@@ -123,7 +123,7 @@ def decode(data: bytes) -> ProvisionState:
         raise ValueError(f"is not a state of version {VERSION}: {type(error).__name__}") from error
 
 
-def check(state: ProvisionState, policy: Policy) -> None:
+def check(state: ProvisionState, policy: LoopPolicy) -> None:
     """Checks a state from the bucket. Everybody who can write to the bucket can write one, and it
     must not make the loop request anything that is not in `policy`.
 

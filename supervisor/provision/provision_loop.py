@@ -39,7 +39,7 @@ from supervisor.provision.decide import (
     decide,
     take_over,
 )
-from supervisor.provision.intent import Policy, ProvisionState, check, decode, encode
+from supervisor.provision.intent import LoopPolicy, ProvisionState, check, decode, encode
 
 STATE = "provision.json"
 _MAX_SIZE = 1 << 20
@@ -64,7 +64,7 @@ class ProvisionLoop:
         self,
         slices: Slices,
         objects: Objects,
-        policy: Policy,
+        policy: LoopPolicy,
         clock: Clock,
         *,
         owner: str,
@@ -126,13 +126,13 @@ class ProvisionLoop:
             UnavailableError: the cloud or the bucket does not answer now.
             OSError: see `run`.
         """
-        state, version = self._mine()
-        seen = self._observed(state)
+        state, version = self._load_state()
+        seen = self._observe(state)
         while True:
             now = self._now()
             after, actions = decide(state, seen, now, self._policy)
             if after != state:
-                version = self._saved(after, version)
+                version = self._save_state(after, version)
             for line in tell.lines(state, after, self._seen, seen, now, self._accelerator_type):
                 self._say(line)
             state, self._seen = after, seen
@@ -176,7 +176,7 @@ class ProvisionLoop:
     def _now(self) -> float:
         return self._clock.wall().timestamp()
 
-    def _mine(self) -> tuple[ProvisionState, str]:
+    def _load_state(self) -> tuple[ProvisionState, str]:
         """Returns the state and its version. In the first turn, takes over the job first.
 
         Raises:
@@ -203,11 +203,11 @@ class ProvisionLoop:
                 raise TakenOverError
             return found, version
         state = take_over(found, self._owner, self._policy)
-        version = self._saved(state, version)
+        version = self._save_state(state, version)
         self._has_begun = True
         return state, version
 
-    def _saved(self, state: ProvisionState, version: str) -> str:
+    def _save_state(self, state: ProvisionState, version: str) -> str:
         """Saves `state` in place of the version `version`; returns the new version.
 
         Raises:
@@ -222,12 +222,12 @@ class ProvisionLoop:
                 raise TakenOverError from None
             return stored.version
 
-    def _observed(self, state: ProvisionState) -> Observation:
+    def _observe(self, state: ProvisionState) -> Observation:
         status, lease = self._read(_STATUS), self._read(_LEASE)
         told = self._read(boot.report_path(state.generation)) if state.generation else None
         machine = MachineReport()
         if told is not None:
-            machine = boot.read_report(self._redact(told[0].decode("utf-8", "replace")))
+            machine = boot.parse_report(self._redact(told[0].decode("utf-8", "replace")))
         return Observation(
             slices=self._slices.all(state.generation),
             status=_job_status(status[0]) if status is not None else None,

@@ -18,7 +18,7 @@ from supervisor.adapters.platforms.queued_resources import BASE, BASE_VARIABLE, 
 from supervisor.adapters.stores.bucket import bucket
 from supervisor.adapters.telling.console import PlainConsole
 from supervisor.config.problems import ConfigError
-from supervisor.config.yaml_source import parse_source, written
+from supervisor.config.yaml_source import parse_source, to_yaml
 from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.host.outlet import say_on_stderr
@@ -26,7 +26,7 @@ from supervisor.narrative.event_line import count
 from supervisor.prepare import Prepared
 from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import read
-from supervisor.provision.boot import File, our_lock
+from supervisor.provision.boot import File, default_lock
 from supervisor.provision.cloud_plan import Plan, make_plan
 from supervisor.provision.package import own_wheel
 from supervisor.provision.provision_loop import STATE, ProvisionLoop, TakenOverError
@@ -38,7 +38,7 @@ _NOT_SHIPPED = (
 )
 
 
-class ProvisionError(Exception):
+class LoopEndedError(Exception):
     """The loop must end before the job; the text says why, and what happens to the slice."""
 
     def __init__(self, code: ExitCode, text: str) -> None:
@@ -53,20 +53,20 @@ def provision(prepared: Prepared, *, dry_run: bool) -> int:
 
     Raises:
         ConfigError: the job cannot be provisioned.
-        ProvisionError: the loop ends before the job.
+        LoopEndedError: the loop ends before the job.
     """
     redactor = prepared.redactor(os.environ)
     try:
         plan = make_plan(prepared, redactor, own_wheel(), _lock(prepared))
     except OSError as error:
-        raise ProvisionError(ExitCode.INVALID_CONFIG, str(error)) from error
+        raise LoopEndedError(ExitCode.INVALID_CONFIG, str(error)) from error
     if dry_run:
-        for line in described(plan):
+        for line in dry_run_lines(plan):
             print(line)  # the lines have no secrets: `make_plan` refuses a config that has some
         if any(phase.is_command for phase in prepared.plans):
             say_on_stderr(_NOT_SHIPPED)
         return 0
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _raise_terminated)
     console = PlainConsole(1, lambda why: say_on_stderr(f"supervise: {why}"))
     try:
         end = _loop(plan, redactor, console).run()
@@ -77,20 +77,26 @@ def provision(prepared: Prepared, *, dry_run: bool) -> int:
         return end.exit_code
     except TakenOverError:
         text = "another `supervise provision` looks after this job now"
-        raise ProvisionError(ExitCode.OWNED, text) from None
+        raise LoopEndedError(ExitCode.OWNED, text) from None
     except _TerminatedError:
-        raise ProvisionError(ExitCode.DRAINED, _left(plan, "told to stop")) from None
+        raise LoopEndedError(
+            ExitCode.DRAINED, _message_about_the_slice(plan, "told to stop")
+        ) from None
     except KeyboardInterrupt:
-        raise ProvisionError(ExitCode.STOPPED, _left(plan, "interrupted")) from None
+        raise LoopEndedError(
+            ExitCode.STOPPED, _message_about_the_slice(plan, "interrupted")
+        ) from None
     except ImportError as error:
-        raise ProvisionError(ExitCode.INVALID_CONFIG, str(error)) from error
+        raise LoopEndedError(ExitCode.INVALID_CONFIG, str(error)) from error
     except OSError as error:
-        raise ProvisionError(ExitCode.CANNOT_WRITE, _left(plan, str(error))) from error
+        raise LoopEndedError(
+            ExitCode.CANNOT_WRITE, _message_about_the_slice(plan, str(error))
+        ) from error
     finally:
         console.close()
 
 
-def described(plan: Plan) -> Iterator[str]:
+def dry_run_lines(plan: Plan) -> Iterator[str]:
     """Yields the lines of a dry run: the requests in the order in which the loop would make them,
     and the startup script of a slice. Other lines are comments."""
     yield f"# state: {plan.machine.model_dir / STATE}"
@@ -110,7 +116,7 @@ def described(plan: Plan) -> Iterator[str]:
     for file in plan.machine.files:
         yield f"#   {file.path} ({len(file.data)} bytes)"
     yield f"# {plan.machine.config.name}, of command.env the names alone:"
-    shown = written(_without_values(parse_source("", plan.machine.config.data.decode()).data))
+    shown = to_yaml(_without_values(parse_source("", plan.machine.config.data.decode()).data))
     yield from (f"#   {line}" for line in shown.splitlines())
     yield "# startup-script:"
     yield script
@@ -137,7 +143,7 @@ def _lock(prepared: Prepared) -> File:
     """
     where = prepared.job.phases[0].init.provision
     if where is None or where.lock is None:
-        return our_lock()
+        return default_lock()
     location = (*prepared.job.locations[0], "init", "provision", "lock")
     try:
         return File("requirements.lock", read(Path(where.lock).expanduser(), limit=_MAX_LOCK))
@@ -172,7 +178,7 @@ def _loop(plan: Plan, redactor: Redactor, console: PlainConsole) -> ProvisionLoo
     )
 
 
-def _left(plan: Plan, why: str) -> str:
+def _message_about_the_slice(plan: Plan, why: str) -> str:
     """Returns the message that the loop ends before the job, and what a person must do about the
     slice."""
     return (
@@ -185,5 +191,5 @@ class _TerminatedError(BaseException):
     """Raised by SIGTERM, as KeyboardInterrupt is by SIGINT."""
 
 
-def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
     raise _TerminatedError

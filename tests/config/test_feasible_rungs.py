@@ -15,11 +15,11 @@ from supervisor.config.feasible_rungs import (
     NOT_ELASTIC,
     FeasibleRungs,
     Layouts,
+    allowed_counts,
     command_layouts,
     devices_per_accelerator,
     make_ladder,
     unusable_rungs,
-    wanted,
 )
 from supervisor.config.schema import Phase
 from supervisor.config.topology import parse_slice, parse_topology
@@ -63,7 +63,7 @@ def test_what_platform_and_config_allow(
     devices: str, restart: str, counts: tuple[int, ...]
 ) -> None:
     one = phase(devices, restart)
-    assert wanted(one) == counts
+    assert allowed_counts(one) == counts
     ladder = make_ladder(one, command_layouts(one))
     assert tuple(rung.num_devices for rung in ladder.rungs) == counts
 
@@ -194,14 +194,16 @@ def test_a_global_batch_is_shared_equally() -> None:
 )
 def test_workers_are_lost_whole(devices: str, counts: tuple[int, ...], reason: str) -> None:
     one = load(with_init(f"workers: 4\ndevices: {{{devices}}}", ELASTIC)).phases[0]
-    assert wanted(one) == counts
+    assert allowed_counts(one) == counts
     assert reason in make_ladder(one, command_layouts(one)).gaps
 
 
 @given(full=st.integers(1, 64), least=st.integers(1, 64), batch=st.integers(1, 256))
 def test_every_count_is_a_rung_or_has_a_reason(full: int, least: int, batch: int) -> None:
     one = phase(f"platform: gpu, count: {full}", f"min_num_devices: {min(least, full)}")
-    layouts: Layouts = {n: {} if batch % n == 0 or n == full else "batch" for n in wanted(one)}
+    layouts: Layouts = {
+        n: {} if batch % n == 0 or n == full else "batch" for n in allowed_counts(one)
+    }
     ladder = make_ladder(one, layouts)
     rungs = [rung.num_devices for rung in ladder.rungs]
     gaps = [count for counts in ladder.gaps.values() for count in counts]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.config.chips import arrangement, shares
+from supervisor.config.chips import arrangement, process_counts
 from supervisor.config.generations import GENERATIONS, Arrangement, Generation
 from supervisor.config.topology import SliceShape, parse_slice
 
@@ -16,7 +16,7 @@ NEW: dict[str, Any] = {
     **{name: getattr(GENERATIONS["v6e"], name) for name in asdict(GENERATIONS["v6e"])},
     "name": "v9e",
     "name_in_types": "v9lite",
-    "kinds": ("TPU v9e",),
+    "device_kinds": ("TPU v9e",),
 }
 
 
@@ -39,7 +39,7 @@ def test_no_part_of_a_new_generation_can_be_left_out(left_out: str) -> None:
         ),
         ("slices", {8: "2x3"}, "2x3 is no topology of 8 chips"),
         ("pod", 128, "a pod of 128 chips is smaller than its largest slice"),
-        ("kinds", (), "no device_kind"),
+        ("device_kinds", (), "no device_kind"),
     ],
 )
 def test_a_part_that_does_not_fit_is_told_in_words(part: str, wrong: object, says: str) -> None:
@@ -53,7 +53,7 @@ def test_everything_that_asks_for_a_generation_finds_it(name: str) -> None:
     whole = SliceShape(name, max(known.parts))
     assert parse_slice(whole.type) == parse_slice(whole.type_in_the_cloud) == whole
     for chips in known.parts:
-        assert 1 in shares(name, chips)
+        assert 1 in process_counts(name, chips)
         assert chips == whole.chips or arrangement(name, chips, chips) is not None
     for one in known.arrangements.values():
         assert ("jax" in one.source) or ("Ray" in one.source)
@@ -68,11 +68,11 @@ def test_the_page_of_tpus_says_of_each_generation_what_the_table_does() -> None:
         (row,) = (line for line in page.splitlines() if line.startswith(f"| {name} "))
         _, _, counts, host, parts, workers, _ = (cell.strip() for cell in row.split("|"))
         whole = max(known.parts)
-        assert counts == ("2 for each chip" if known.counted_per_chip == 2 else "chips")
+        assert counts == ("2 for each chip" if known.type_number_per_chip == 2 else "chips")
         assert f"{whole} chips" in host
         assert ("2 devices" in host) == (known.devices_per_chip == 2)
         assert parts == ", ".join(str(n) for n in known.parts if n < whole)
-        several = {n for chips in known.parts for n in shares(name, chips)} - {1}
+        several = {n for chips in known.parts for n in process_counts(name, chips)} - {1}
         assert (workers == "no") == (not several)
         assert all(str(n) in workers for n in several)
 

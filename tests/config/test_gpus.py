@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.gpus import FRACTIONS, fits_twice, listed, problem, share
+from supervisor.config.gpus import (
+    FRACTIONS,
+    memory_share,
+    split_names,
+    two_processes_fit,
+    visible_gpus_problem,
+)
 from tests.config.files import with_command, with_init
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
@@ -33,7 +39,7 @@ MIG = f"MIG-{UUID}/1/2"
     ],
 )
 def test_what_can_be_used(text: str, count: int | None, workers: int) -> None:
-    assert problem(text, count, workers) is None
+    assert visible_gpus_problem(text, count, workers) is None
 
 
 @pytest.mark.parametrize(
@@ -55,19 +61,19 @@ def test_what_can_be_used(text: str, count: int | None, workers: int) -> None:
 def test_what_cannot_is_told_with_its_remedy(
     text: str, count: int | None, workers: int, says: str
 ) -> None:
-    assert says in (problem(text, count, workers) or "")
+    assert says in (visible_gpus_problem(text, count, workers) or "")
 
 
 @given(st.lists(st.integers(0, 99), unique=True, min_size=1), st.integers(1, 12))
 def test_only_a_list_that_is_too_short_is_refused_of_good_names(names: list[int], n: int) -> None:
     text = ",".join(map(str, names))
-    assert listed(text) == tuple(map(str, names))
-    assert (problem(text, n, 1) is None) == (len(names) >= n)
+    assert split_names(text) == tuple(map(str, names))
+    assert (visible_gpus_problem(text, n, 1) is None) == (len(names) >= n)
 
 
 @given(st.text(max_size=20), st.integers(1, 4))
 def test_any_text_has_an_answer(text: str, count: int) -> None:
-    assert problem(text, count, 1) or len(listed(text)) >= count
+    assert visible_gpus_problem(text, count, 1) or len(split_names(text)) >= count
 
 
 @pytest.mark.parametrize(
@@ -87,8 +93,8 @@ def test_any_text_has_an_answer(text: str, count: int) -> None:
     ],
 )
 def test_what_xla_takes_when_a_process_begins(settings: dict[str, str], part: float | None) -> None:
-    assert share({f"XLA_{name}": text for name, text in settings.items()}) == part
-    assert fits_twice(part or 0.0) == (part in (None, 0.4))
+    assert memory_share({f"XLA_{name}": text for name, text in settings.items()}) == part
+    assert two_processes_fit(part or 0.0) == (part in (None, 0.4))
 
 
 @pytest.mark.parametrize("verb", ["run", "validate"])

@@ -44,8 +44,8 @@ MISTAKES = [
     (COMMAND + "trainers: 1", "c.yaml:7: trainers: unknown key (value 1); did you mean 'trai"),
     (
         "defaults: {a: 1}\n" + COMMAND,
-        'c.yaml:1: defaults: unknown key (value {"a": 1}); what is '
-        "there for its anchors alone begins with x- (x-defaults)",
+        'c.yaml:1: defaults: unknown key (value {"a": 1}); a key that '
+        "only holds anchors begins with x- (x-defaults)",
     ),
     (COMMAND + "init: {seed: 1}", 'init: unknown key (value {"seed": 1}); it belongs below'),
     (COMMAND + "command: [a]", 'unknown key (value ["a"]); it belongs below `trainer:` (trainer.c'),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.config.feasible_rungs import FeasibleRungs, RungLayout
-from supervisor.config.places import state_folder
+from supervisor.config.places import local_state_directory
 from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.diagnosis.success import Success
@@ -89,7 +89,9 @@ def test_a_job_in_a_bucket(
 
 
 def test_the_state_folder_is_below_the_home_directory_unless_told(tmp_path: Path) -> None:
-    below_home = state_folder("gs://b", {"HOME": str(tmp_path), "XDG_STATE_HOME": "relative"})
+    below_home = local_state_directory(
+        "gs://b", {"HOME": str(tmp_path), "XDG_STATE_HOME": "relative"}
+    )
     assert below_home.parent == Path("~/.local/state/supervise").expanduser()
     assert below_home.name.startswith("b-")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from supervisor.config.judgement import Verdict
 from supervisor.config.own_rules import RuleConfig
-from supervisor.config.rule_checks import idle_patterns, rule_conflicts
+from supervisor.config.rule_checks import rule_conflicts, vacuous_patterns
 from supervisor.diagnosis.rules import Rule, names_match
 from supervisor.diagnosis.rules.rule import any_pattern_matches
 from supervisor.preflight import start_warnings
@@ -119,7 +119,7 @@ def _rule(kinds: list[str]) -> Rule:
     ],
 )
 def test_a_pattern_that_says_nothing_is_a_warning(regex: str, told: str | None) -> None:
-    found = [*idle_patterns([RuleConfig(regex=regex, verdict=Verdict.RESTART)])]
+    found = [*vacuous_patterns([RuleConfig(regex=regex, verdict=Verdict.RESTART)])]
     assert [where for where, _ in found] == ([] if told is None else [(0, "regex")])
     assert told is None or told in found[0][1]
     if told is not None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config.topology import SliceShape
-from supervisor.config.visible_chips import problem, variable
+from supervisor.config.visible_chips import variable, visible_chips_problem
 
 V5E, V5P = SliceShape("v5e", 8), SliceShape("v5p", 4)
 
@@ -23,7 +23,7 @@ V5E, V5P = SliceShape("v5e", 8), SliceShape("v5p", 4)
     ],
 )
 def test_what_can_be_used(text: str, count: int | None, tpu: SliceShape | None) -> None:
-    assert problem(text, count, tpu) is None
+    assert visible_chips_problem(text, count, tpu) is None
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_what_can_be_used(text: str, count: int | None, tpu: SliceShape | None) 
 def test_what_cannot_is_told_with_its_remedy(
     text: str, count: int | None, tpu: SliceShape | None, says: str
 ) -> None:
-    assert says in (problem(text, count, tpu) or "")
+    assert says in (visible_chips_problem(text, count, tpu) or "")
 
 
 @given(st.text(max_size=20), st.integers(1, 8))
 def test_any_text_has_an_answer(text: str, count: int) -> None:
-    assert problem(text, count, V5E) or len(text.split(",")) >= count
+    assert visible_chips_problem(text, count, V5E) or len(text.split(",")) >= count
 
 
 def test_the_older_name_counts_where_the_newer_is_not_set() -> None:

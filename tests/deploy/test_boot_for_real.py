@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from supervisor.protocol.location import Uri
-from supervisor.provision.boot import File, read_report, script
-from supervisor.provision.boot import Machine as Wanted
+from supervisor.provision.boot import File, parse_report, startup_script
+from supervisor.provision.boot import MachineSetup as Wanted
 from supervisor.provision.decide import MachineReport
 from tests.deploy.machine import SEEN, USER, CannotBootError, Machine, booted
 from tests.deploy.test_deploy import ROOT
@@ -77,7 +77,7 @@ def boot(machine: Machine, generation: int, config: str = "", tampered: bool = F
     (machine.shared / "objects").mkdir(exist_ok=True)
     for file in files:
         (machine.shared / "objects" / file.name).write_bytes(file.data + b"x" * tampered)
-    (machine.shared / "startup.sh").write_text(script(wanted, generation))
+    (machine.shared / "startup.sh").write_text(startup_script(wanted, generation))
     return machine.run("env", *ENVIRONMENT, "bash", "/shared/startup.sh", check=False)
 
 
@@ -91,7 +91,7 @@ def test_a_machine_that_cannot_install_says_so(machine: Machine) -> None:
     (machine.shared / "python3.12").write_text(broken)
     machine.run("install", "-D", "/shared/python3.12", "/usr/local/bin/python3.12")
     console = boot(machine, 1)
-    report = read_report(told(machine, 1).read_text())
+    report = parse_report(told(machine, 1).read_text())
     assert report.failed is not None
     assert report.failed.startswith("failed at line ")
     assert "no network to install from" in report.failed
@@ -105,7 +105,7 @@ def test_a_machine_that_is_given_something_else_says_so(machine: Machine) -> Non
     """Whoever can write to the bucket decides nothing: the digests are in the script."""
     machine.run("rm", "-f", f"/opt/supervise/{WHEEL.name}")
     boot(machine, 9, tampered=True)
-    report = read_report(told(machine, 9).read_text())
+    report = parse_report(told(machine, 9).read_text())
     assert report.failed is not None
     assert f"{WHEEL.name}.part: FAILED" in report.failed
     assert WHEEL.name not in machine.run("ls", "/opt/supervise").split()
@@ -130,7 +130,7 @@ def test_a_machine_boots_into_the_job_and_tells_its_end(machine: Machine) -> Non
         assert console.splitlines()[-1].endswith("the job is started as supervise@job")
         machine.wait_for("supervise@job", ActiveState="inactive", Result="success")
         assert eventually(told(machine, generation).exists)
-        assert read_report(told(machine, generation).read_text()) == MachineReport(exit_code=0)
+        assert parse_report(told(machine, generation).read_text()) == MachineReport(exit_code=0)
         assert machine.run("systemctl", "is-enabled", "supervise@job") == "enabled"
         where = Path("/etc/supervise/job.yaml")
         assert machine.run("stat", "-c", "%U:%G %a", str(where)) == f"root:{USER} 640"

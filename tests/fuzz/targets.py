@@ -151,7 +151,7 @@ def _in_memory(folder: Path) -> Iterator[Target]:
     state = intent.ProvisionState("me", "config", intent.ProvisionStage.ENDED, 2, 4, exit_code=70)
     yield Target("provision.json", intent.encode(state), intent.decode, (ValueError,))
     report = b"failed installing\nline\nanother\n"
-    yield Target("report", report, lambda data: boot.read_report(data.decode("utf-8", "replace")))
+    yield Target("report", report, lambda data: boot.parse_report(data.decode("utf-8", "replace")))
     yield Target("--set", b"{a: [1, 0x1f, 1e-3], b: 5m}", _scalar, (ConfigError,))
     log = folder / "classified.log"
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.protocol.location import Uri
-from supervisor.provision.boot import File, Machine, read_report, script, unit
+from supervisor.provision.boot import File, MachineSetup, parse_report, startup_script, unit_text
 from supervisor.provision.decide import MachineReport
 
 URI = Uri("gs", "bucket", "runs/a b'$x")
@@ -27,7 +27,7 @@ EVIL = "a: 'it''s'\nEOF\n$(touch /tmp/evil) `x` \\ \"${HOME}\"\nEND-OF-TELL\n"
 
 def made(config: str = EVIL, user: str = "supervise", uri: Uri = URI) -> str:
     files = (File("job.yaml", config.encode()), File("w.whl", b"wheel"), File("lock", b"lock"))
-    return script(Machine("supervise-demo-1", uri, *files, user), 3)
+    return startup_script(MachineSetup("supervise-demo-1", uri, *files, user), 3)
 
 
 def written(text: str, path: str, tmp_path: Path) -> str:
@@ -51,7 +51,7 @@ def test_a_shell_can_read_it(user: str) -> None:
 
 def test_files_are_written_as_they_are(tmp_path: Path) -> None:
     text = made(user="me")
-    assert written(text, "/etc/systemd/system/supervise@.service", tmp_path) == unit()
+    assert written(text, "/etc/systemd/system/supervise@.service", tmp_path) == unit_text()
     drop_in = written(text, "/etc/systemd/system/supervise@.service.d/provision.conf", tmp_path)
     assert "User=me\nGroup=me\n" in drop_in
     rules = written(text, "/etc/udev/rules.d/70-supervise.rules", tmp_path)
@@ -300,11 +300,11 @@ def test_the_serial_console_gets_one_line_of_a_failure(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_machine_tells(text: str, expected: MachineReport) -> None:
-    assert read_report(text) == expected
+    assert parse_report(text) == expected
 
 
 def test_a_long_log_is_told_by_its_end() -> None:
-    told = read_report("failed at line 3\n" + "x" * 5000 + "\nthe end").failed
+    told = parse_report("failed at line 3\n" + "x" * 5000 + "\nthe end").failed
     assert told is not None
     assert len(told) < 600
     assert told.endswith("the end")

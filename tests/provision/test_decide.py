@@ -23,9 +23,9 @@ from supervisor.provision.decide import (
     decide,
     take_over,
 )
-from supervisor.provision.intent import Policy, ProvisionStage, ProvisionState, decode, encode
+from supervisor.provision.intent import LoopPolicy, ProvisionStage, ProvisionState, decode, encode
 
-POLICY = Policy("config", rungs=(8, 4, 1))
+POLICY = LoopPolicy("config", rungs=(8, 4, 1))
 NONE = Observation()
 NOW = 1_000_000.0
 STOCKOUT = Refusal("There is no more capacity in the zone", may_pass=True)

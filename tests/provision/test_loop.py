@@ -14,13 +14,13 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.ports import ConflictError, UnavailableError
 from supervisor.provision.boot import File
 from supervisor.provision.decide import End
-from supervisor.provision.intent import Policy, ProvisionStage, ProvisionState, decode, encode
+from supervisor.provision.intent import LoopPolicy, ProvisionStage, ProvisionState, decode, encode
 from supervisor.provision.provision_loop import STATE, ProvisionLoop, TakenOverError
 from tests.cloud_tpu import NO_CAPACITY, CloudTpu, Fault
 from tests.memory_objects import MemoryObjects
 
 PARENT = "projects/p/locations/us-west4-a"
-POLICY = Policy("config", rungs=(8, 4))
+POLICY = LoopPolicy("config", rungs=(8, 4))
 
 
 def accelerator_type(rung: int) -> str:

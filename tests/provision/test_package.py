@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import supervisor
-from supervisor.provision.boot import our_lock
+from supervisor.provision.boot import default_lock
 from supervisor.provision.package import own_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def test_pip_installs_it_where_nothing_of_ours_is(tmp_path: Path) -> None:
 
 
 def test_the_lock_has_hashes_alone() -> None:
-    text = our_lock().data.decode()
+    text = default_lock().data.decode()
     assert text == (ROOT / "deploy" / "requirements-tpu.lock").read_text()
     requirements = [line for line in text.splitlines() if re.match(r"[a-z]", line)]
     assert len(requirements) > 50

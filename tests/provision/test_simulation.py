@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from supervisor.provision.intent import Policy
+from supervisor.provision.intent import LoopPolicy
 from tests.provision.world import play
 
 SEEDS = 300
@@ -27,7 +27,7 @@ def test_there_is_never_more_than_one_slice_and_always_an_end() -> None:
         seen["gave up"] += "in a row" in done.end.reason
         if "cannot be used" in done.end.reason:
             seen["unusable"] += 1
-            steps = list(world.refused.values())[-Policy("", ()).max_unusable :]
+            steps = list(world.refused.values())[-LoopPolicy("", ()).max_unusable :]
             assert len(steps) == 3, f"seed {seed}"
             assert len(set(steps)) == 1, f"seed {seed}: a checkpoint between, and it gave up"
             assert done.end.exit_code == 70, f"seed {seed}"

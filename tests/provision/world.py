@@ -23,7 +23,7 @@ from supervisor.ports import (
 )
 from supervisor.provision.boot import report_path
 from supervisor.provision.decide import End
-from supervisor.provision.intent import Policy
+from supervisor.provision.intent import LoopPolicy
 from supervisor.provision.provision_loop import ProvisionLoop, TakenOverError
 from tests.memory_objects import MemoryObjects
 
@@ -158,7 +158,7 @@ class World:
         return ProvisionLoop(
             _Slices(self),
             _Unsteady(self),
-            Policy("config", RUNGS),
+            LoopPolicy("config", RUNGS),
             self,
             owner=owner,
             say=self.said.append,

@@ -8,8 +8,8 @@ from typing import Any
 
 from supervisor.config.problems import Location
 from supervisor.config.training.data_files import DataError, check_first_records
-from supervisor.config.training.layout import Rung, infeasible, ladder
-from supervisor.config.training.resolved import InitConfig, TrainerConfig, look
+from supervisor.config.training.layout import Rung, full_rung_problem, ladder
+from supervisor.config.training.resolved import InitConfig, TrainerConfig, parse_with_problems
 from supervisor.config.training.sections import DataloaderConfig
 
 
@@ -29,7 +29,7 @@ def check(trainer: Mapping[str, Any], device_counts: Sequence[int] = ()) -> Chec
 
     `device_counts` is empty if the number of devices is not known.
     """
-    config, problems = look(trainer)
+    config, problems = parse_with_problems(trainer)
     if config is not None and not problems:
         problems = [*_unreadable(config)]
     if config is None or problems:
@@ -37,7 +37,7 @@ def check(trainer: Mapping[str, Any], device_counts: Sequence[int] = ()) -> Chec
     if not device_counts:
         return CheckedSections([*_unresolved(config.init)], _params(config))
     config = _with_micro_batch(config, device_counts[0])
-    problem = infeasible(config.init, device_counts[0])
+    problem = full_rung_problem(config.init, device_counts[0])
     if problem is not None:
         return CheckedSections([problem])
     found = ladder(config.init, device_counts)

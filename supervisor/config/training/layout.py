@@ -81,7 +81,7 @@ def _rung_or_reason(init: InitConfig, num_devices: int, full: int) -> Rung | str
     )
 
 
-def infeasible(init: InitConfig, num_devices: int) -> tuple[Location, str] | None:
+def full_rung_problem(init: InitConfig, num_devices: int) -> tuple[Location, str] | None:
     """Returns the key and the message if `num_devices` cannot be the full number of devices; None:
     it can."""
     loop = init.loop

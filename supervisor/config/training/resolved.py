@@ -105,20 +105,20 @@ def parse(mapping: Mapping[str, Any]) -> TrainerConfig:
     Raises:
         ConfigError: the phase has problems; the error holds all of them.
     """
-    config, found = look(mapping.get("trainer"))
+    config, found = parse_with_problems(mapping.get("trainer"))
     if config is None or found:
-        raise refusal(found)
+        raise config_error(found)
     return config
 
 
-def refusal(problems: Iterable[tuple[Location, str]]) -> ConfigError:
+def config_error(problems: Iterable[tuple[Location, str]]) -> ConfigError:
     """Returns the error for these problems of a phase: pairs of key and message."""
     return ConfigError(
         [Problem("", key_path(("trainer", *where)), message) for where, message in problems]
     )
 
 
-def look(trainer: Any) -> tuple[TrainerConfig | None, list[tuple[Location, str]]]:
+def parse_with_problems(trainer: Any) -> tuple[TrainerConfig | None, list[tuple[Location, str]]]:
     """Returns the phase in `trainer` and its problems: pairs of key and message.
 
     The phase is None if `trainer` does not fit the schema.

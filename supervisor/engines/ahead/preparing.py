@@ -98,7 +98,7 @@ class Preparations:
             can_warm_up=not plan.is_command and plan.workers == 1,
             worker_memory=self._machine.resident(worker.process.pid),
             free_memory=self._machine.available_memory() // missing,
-            gpu_share=gpus.share(worker.start.env),
+            gpu_share=gpus.memory_share(worker.start.env),
         )
         if mode is None:
             self._standbys.give_up(

@@ -17,7 +17,7 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from supervisor.config import placeholders
-from supervisor.config.gpus import fits_twice
+from supervisor.config.gpus import two_processes_fit
 from supervisor.engines.handles import Process
 from supervisor.engines.host_port import Host, MainLoop
 from supervisor.engines.launch import Start
@@ -82,7 +82,7 @@ def choose(
     second backend, even if the config asks for one. If each process takes memory as it needs it, we
     cannot know whether there is room: only the config can ask for a ready standby.
     """
-    is_full = platform == "gpu" and gpu_share is not None and not fits_twice(gpu_share)
+    is_full = platform == "gpu" and gpu_share is not None and not two_processes_fit(gpu_share)
     if configured is not None:
         return "ready" if configured == "ready" and can_warm_up and not is_full else "imports"
     is_divided = platform == "gpu" and gpu_share is not None and not is_full

@@ -86,7 +86,9 @@ class UnitLayout:
         own = {**plan.secrets, **plan.env}
         if plan.platform == "cpu" and self.num_devices:
             return {NUM_CPU_DEVICES: str(self.num_devices)}
-        is_named = plan.platform == "gpu" and gpus.VISIBLE in own and self.num_devices > 0
+        is_named = (
+            plan.platform == "gpu" and gpus.CUDA_VISIBLE_DEVICES in own and self.num_devices > 0
+        )
         if is_named or (plan.platform in ("gpu", "tpu") and self.present != plan.units):
             names = (_names(unit, self.devices_each) for unit in self.present)
             ids = [name for those in names for name in those if name.isdecimal()]
