@@ -280,7 +280,7 @@ def _probe_once(reactor: Reactor, looker: DeviceProbe, bench: Bench) -> ProbeAns
         answers.append(answer)
         reactor.post(Noticed(0.0, Notice("devices-probed", "answered")))
 
-    looker.begin(_plan(bench), None, answered)
+    looker.start_look(_plan(bench), None, answered)
     reactor.wait(SystemClock().now() + bench.left)
     bench.expect(answers, "no answer in time")
     return answers[0]

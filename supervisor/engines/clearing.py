@@ -34,7 +34,7 @@ class Clearing:
         self._stop_requests: int | None = None
         """How many requests to stop had come when the chain began; None: no chain runs."""
 
-    def until_gone(self, kill: Callable[[], bool], then: Callable[[], None]) -> None:
+    def kill_until_gone(self, kill: Callable[[], bool], then: Callable[[], None]) -> None:
         """Call `kill` until it returns False (nothing is left), and then `then`.
 
         If a chain already runs, it goes on with these two functions instead of its own.
@@ -78,16 +78,16 @@ class Releasing:
         self._holders = holders
         self._tell = tell
         self._redact = redact
-        self._by_right: frozenset[int] = frozenset()
+        self._earlier_holders: frozenset[int] = frozenset()
         self._end: float | None = None
         """When the wait is over at the latest; None: no wait goes on."""
         self._then: Callable[[], None] = lambda: None
         """What is called when the wait is over."""
 
-    def begins(self) -> None:
+    def note_earlier_holders(self) -> None:
         """Remember which processes have a chip open before an attempt begins: they are not waited
         for."""
-        self._by_right = frozenset(holder.pid for holder in self._holders())
+        self._earlier_holders = frozenset(holder.pid for holder in self._holders())
 
     def until_released(self, then: Callable[[], None]) -> None:
         """Call `then` when all chips are closed, or after `patience` seconds.
@@ -101,7 +101,7 @@ class Releasing:
 
     def _look(self, *, is_first: bool) -> None:
         assert self._end is not None
-        left = [each for each in self._holders() if each.pid not in self._by_right]
+        left = [each for each in self._holders() if each.pid not in self._earlier_holders]
         if left and self._clock.now() < self._end:
             if is_first:
                 self._say("waiting until it is closed", left)

@@ -66,7 +66,7 @@ class Member:
         """Whether it has reported enough steps to be read less often."""
         return self.reports >= _STEADY
 
-    def heard(self, message: Message) -> None:
+    def note_message(self, message: Message) -> None:
         """Take note of a report."""
         self.has_spoken = True
         match message:
@@ -126,7 +126,7 @@ class WorkerGroup:
     workers: list[Member] = field(default_factory=list)
     exits: list[WorkerExit] = field(default_factory=list)
     """The exits so far, in the order in which they were seen."""
-    ended_at_kill: int | None = None
+    num_ended_before_kill: int | None = None
     """How many workers had ended when the supervisor killed the others; None: it has not."""
     lost_guard: bool = False
     """Whether a guard process had died, and workers with it, when the group was killed. A guard
@@ -200,7 +200,7 @@ class WorkerGroup:
             self.exits.append(worker.exit)
         return worker.exit is not None
 
-    def has_failed(self, worker: Member) -> bool:
+    def has_left_failure_record(self, worker: Member) -> bool:
         """Whether `worker` has left a failure record and still lives."""
         record = self.launch.file(worker.rank, "failure.json")
         return worker.exit is None and self.machine.exists(record, self.launch.model_dir)
@@ -213,11 +213,12 @@ class WorkerGroup:
     def kill(self) -> None:
         """Send SIGKILL to the live workers. Their children are killed later, by the guard.
 
-        Workers that live until now did not end by themselves, so `ended_at_kill` is noted here.
+        Workers that live until now did not end by themselves, so `num_ended_before_kill` is noted
+        here.
         """
-        if self.ended_at_kill is None:
+        if self.num_ended_before_kill is None:
             self.all_have_ended()
-            self.ended_at_kill = len(self.exits)
+            self.num_ended_before_kill = len(self.exits)
             self.lost_guard = self.guards_lost() > 0
             for worker in self.workers:
                 if worker.exit is None:
@@ -230,12 +231,12 @@ class WorkerGroup:
         worker.told_to_stop = True
         return True
 
-    def heard(self, worker: Member, message: Message, at: float) -> bool:
+    def note_message(self, worker: Member, message: Message, at: float) -> bool:
         """Take note of a report at the time `at`. Returns True if it is to be passed on to the
         core."""
         if isinstance(message, SigtermMessage):
             return self._told_to_stop(worker)
-        worker.heard(message)
+        worker.note_message(message)
         if worker is not self.speaker:
             return isinstance(message, NoticeMessage)
         match message:

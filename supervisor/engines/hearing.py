@@ -51,10 +51,10 @@ class Hearing:
         """Read the pipe of `worker` from now on."""
         self._reactor.watch(worker.pipe.read_end, lambda: self._read(group, worker))
 
-    def heard(self, group: WorkerGroup, rank: int, message: Message) -> None:
+    def on_message(self, group: WorkerGroup, rank: int, message: Message) -> None:
         """Handle a report of a worker. Reports found in the output come in another thread."""
         now = self._clock.now()
-        if group.is_closed or not group.heard(group.workers[rank], message, now):
+        if group.is_closed or not group.note_message(group.workers[rank], message, now):
             return
         match message:
             case StepMessage() if group.has_compiled:

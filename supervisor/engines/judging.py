@@ -75,7 +75,7 @@ class Seen:
 def seen_of(group: WorkerGroup, exits: Sequence[WorkerExit]) -> Seen:
     """Returns what was seen of `group`. All its ranks must have ended: an output may be read only
     after that."""
-    ended = group.ended_at_kill
+    ended = group.num_ended_before_kill
     return Seen(
         ranks={
             worker.rank: SeenRank(

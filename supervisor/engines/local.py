@@ -89,7 +89,13 @@ class LocalEngine:
             reactor, clock, compile_cache, self._snapshots, self._ahead.look, redact
         )
         self._starter = WorkerStarter(
-            machine, environ, mirror, compile_cache, self._ahead, self._hearing.heard, self._notice
+            machine,
+            environ,
+            mirror,
+            compile_cache,
+            self._ahead,
+            self._hearing.on_message,
+            self._notice,
         )
 
     @property
@@ -101,7 +107,7 @@ class LocalEngine:
         """Start the attempt's workers. Answered by `WorkersStarted` or `LaunchFailed`."""
         began = self._clock.now()
         if launch.plan.platform == "tpu":
-            self._releasing.begins()
+            self._releasing.note_earlier_holders()
         machine = self._machine
         group = WorkerGroup(
             launch,
@@ -136,7 +142,7 @@ class LocalEngine:
             for worker in group.workers:  # we end them ourselves: not to be reported
                 self._reactor.forget(worker.process.pidfd)
             failed = partial(self._launch_failed, group, error, argv)
-            self._killing.until_gone(lambda: self._kill(group), failed)
+            self._killing.kill_until_gone(lambda: self._kill(group), failed)
             return
         self._tell_start(group)
         self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
@@ -154,7 +160,7 @@ class LocalEngine:
             found = DevicesProbed(now, number, told.healthy, told.bad, told.problem)
             self._reactor.post(found)
 
-        self._probe.begin(plan, units, answered)
+        self._probe.start_look(plan, units, answered)
 
     def dump_stacks(self, attempt: int) -> None:
         """Have the attempt's workers write their stacks, by every means available."""
@@ -197,7 +203,7 @@ class LocalEngine:
         group = self._group
         if group is not None and group.launch.attempt != launch.attempt:
             group = None
-        if group is not None and group.ended_at_kill is None:
+        if group is not None and group.num_ended_before_kill is None:
             group.late = tuple(each for each in late if self._machine.lives(each.pid))
             group.kill()
 
@@ -212,7 +218,7 @@ class LocalEngine:
             else:
                 gone()
 
-        self._killing.until_gone(lambda: self._kill(group), released)
+        self._killing.kill_until_gone(lambda: self._kill(group), released)
 
     # --- starting ---------------------------------------------------------------------------
 
@@ -306,7 +312,7 @@ class LocalEngine:
         """
         if self._group is not group:
             return
-        failed = [worker for worker in group.workers if group.has_failed(worker)]
+        failed = [worker for worker in group.workers if group.has_left_failure_record(worker)]
         for worker in failed:
             if worker in known:
                 self._notice(

@@ -34,19 +34,20 @@ class WorkerStarter:
         mirror: Callable[[int, bytes], None] | None,
         compile_cache: Compilations,
         ahead: Preparations,
-        heard: Callable[[WorkerGroup, int, Message], None],
+        on_message: Callable[[WorkerGroup, int, Message], None],
         notice: Tell,
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
 
-        `heard` gets each message of a worker, with its rank. `notice` reports problems to people.
+        `on_message` gets each message of a worker, with its rank. `notice` reports problems to
+        people.
         """
         self._machine = machine
         self._environ = environment.without_supervisor_variables(environ)
         self._mirror = mirror
         self._compile_cache = compile_cache
         self._ahead = ahead
-        self._heard = heard
+        self._on_message = on_message
         self._notice = notice
 
     def program(self, launch: Launch, newest: int | None) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -89,7 +90,7 @@ class WorkerStarter:
             )
             undo.callback(output.abandon)
             pipe = self._machine.progress(
-                lambda message: self._heard(group, rank, message),
+                lambda message: self._on_message(group, rank, message),
                 lambda why: self._notice(
                     Notice(
                         "message-refused",
@@ -131,9 +132,9 @@ class WorkerStarter:
         progress, success = launch.plan.progress_pattern, launch.success.pattern
         return OutputPatterns(
             step=Pattern(progress) if progress is not None else None,
-            on_step=lambda first, last: self._heard(
+            on_step=lambda first, last: self._on_message(
                 group, rank, StepMessage(last, first=first, in_output=True)
             ),
             success=Pattern(success) if success is not None else None,
-            on_sigterm=lambda: self._heard(group, rank, SigtermMessage()),
+            on_sigterm=lambda: self._on_message(group, rank, SigtermMessage()),
         )

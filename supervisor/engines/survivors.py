@@ -103,7 +103,7 @@ class SurvivorWatch:
 
     def _look_again(self) -> None:
         before = self._known
-        if self._group.ended_at_kill is not None:
+        if self._group.num_ended_before_kill is not None:
             self._follows = False
             return
         found = self.look()

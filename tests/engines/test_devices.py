@@ -124,7 +124,7 @@ class Looking:
             answers.append(answer)
             self.reactor.post(Noticed(0.0, Notice("observer-failed", "answered")))
 
-        self.probe.begin(plan, units, answered)
+        self.probe.start_look(plan, units, answered)
         end = time.monotonic() + 100
         while not answers and time.monotonic() < end:
             self.reactor.wait(self.clock.now() + 1)
@@ -180,7 +180,9 @@ def test_of_a_host_that_cannot_be_initialised_parts_are_tried(looking: MakeLooki
     assert answer.healthy == ("0",)
     (stuck,) = answer.bad
     assert (stuck.unit, stuck.found) == ("1", False)
-    assert "before the first device: RuntimeError: Unable to initialize backend" in stuck.reason
+    assert (
+        "before it could use a device: RuntimeError: Unable to initialize backend" in stuck.reason
+    )
     assert children() == before
 
 
@@ -197,7 +199,9 @@ def test_of_a_host_that_cannot_be_initialised_each_broken_device_is_found_alone(
     wrong, stuck = answer.bad
     assert wrong == BadUnit("1", "simulated: a wrong result of a matrix product (int32)")
     assert (stuck.unit, stuck.found) == ("2", False), "it may come back any time: no quarantine"
-    assert "before the first device: RuntimeError: Unable to initialize backend" in stuck.reason
+    assert (
+        "before it could use a device: RuntimeError: Unable to initialize backend" in stuck.reason
+    )
 
     nothing = one.look(units=("2",))
     assert nothing.problem is not None
@@ -239,7 +243,7 @@ def test_where_nothing_can_be_found_out_it_says_so(looking: MakeLooking) -> None
     one, before = looking(sitecustomize=NO_JAX), children()
     problem = one.look().problem
     assert problem is not None
-    assert problem.startswith("the probe of the devices ended before the first device: ")
+    assert problem.startswith("the device probe ended before it could use a device: ")
     assert "import of jax halted" in problem
     one.file.write_text("{")
     problem = one.look().problem
@@ -297,14 +301,14 @@ def test_after_three_that_were_killed_and_two_that_hung_nothing_is_known(
     ):
         (folder := tmp_path / name).mkdir()
         one = Looking(folder, limits, FIRST_TWO_GET.replace("<= 2", "> 0").format(signal=name))
-        before = "the probe of the devices ended before the first device "
+        before = "the device probe ended before it could use a device "
         assert one.look() == ProbeAnswer(problem=before + told)
 
 
 def test_one_that_is_stopped_does_not_answer(looking: MakeLooking) -> None:
     one, before = looking(), children()
     answers: list[ProbeAnswer] = []
-    one.probe.begin(PLAN, None, answers.append)
+    one.probe.start_look(PLAN, None, answers.append)
     assert children() - before
     one.probe.stop()
     while children() - before:
@@ -371,7 +375,9 @@ def test_half_a_chip_makes_none_of_its_part_well() -> None:
     assert layout.answer(8, {}).healthy == PLAN.units
     assert [each.unit for each in layout.answer(6, {}).bad] == ["3"]
     half = layout.answer(7, {})
-    assert half == ProbeAnswer(problem="JAX shows 7 devices, and 2 of each chip")
+    assert half == ProbeAnswer(
+        problem="JAX shows 7 devices, which is no multiple of the 2 devices of a chip"
+    )
 
 
 @pytest.mark.parametrize(
@@ -415,4 +421,4 @@ def test_a_host_is_as_bad_as_its_worst_device() -> None:
     assert UnitLayout.of(plan, None, frozenset({"host0"})).present == ("host1",)
     whole = UnitLayout.of(plan, None, frozenset())
     assert whole.num_devices == 4
-    assert [whole.places(frozenset({broken})) for broken in ("1", "host1")] == [(0,), (2,)]
+    assert [whole.broken_places(frozenset({broken})) for broken in ("1", "host1")] == [(0,), (2,)]

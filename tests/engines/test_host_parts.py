@@ -11,24 +11,24 @@ from supervisor.core.events import BadUnit
 from supervisor.engines.probing.device_probe import ProbeLimits
 from supervisor.engines.probing.host_parts import (
     Part,
-    Tried,
-    faults,
+    PartResult,
+    faulty_units,
+    first_parts,
+    healthy_units,
     next_part,
     patience,
-    runs,
-    well,
 )
 
 EIGHT = tuple("01234567")
-STUCK = Tried("stuck")
+STUCK = PartResult("stuck")
 
 
-def looked(begin: tuple[Part, ...], stuck: frozenset[str]) -> Mapping[Part, Tried]:
+def looked(begin: tuple[Part, ...], stuck: frozenset[str]) -> Mapping[Part, PartResult]:
     """All parts that are tried on a host where a part with a `stuck` unit does not come up."""
-    tried: dict[Part, Tried] = {}
+    tried: dict[Part, PartResult] = {}
     while (part := next_part(begin, tried)) is not None:
         assert part not in tried
-        tried[part] = STUCK if stuck.intersection(part) else Tried()
+        tried[part] = STUCK if stuck.intersection(part) else PartResult()
     return tried
 
 
@@ -36,10 +36,10 @@ def looked(begin: tuple[Part, ...], stuck: frozenset[str]) -> Mapping[Part, Trie
 def test_just_the_stuck_units_are_told_and_each_was_looked_at_alone(
     wanted: set[str], stuck: frozenset[str]
 ) -> None:
-    begin = runs(EIGHT, tuple(sorted(wanted)))
+    begin = first_parts(EIGHT, tuple(sorted(wanted)))
     tried = looked(begin, stuck)
-    assert well(tried) == wanted - stuck
-    bad = faults(tuple(sorted(wanted)), tried)
+    assert healthy_units(tried) == wanted - stuck
+    bad = faulty_units(tuple(sorted(wanted)), tried)
     assert bad == tuple(BadUnit(unit, "stuck", found=False) for unit in sorted(wanted & stuck))
     assert all((each.unit,) in tried for each in bad)
     for part in tried:
@@ -48,23 +48,23 @@ def test_just_the_stuck_units_are_told_and_each_was_looked_at_alone(
 
 
 def test_a_host_that_is_well_is_looked_at_once_and_one_stuck_chip_costs_six_looks_more() -> None:
-    assert list(looked(runs(EIGHT, EIGHT), frozenset())) == [EIGHT]
-    parts = ["".join(part) for part in looked(runs(EIGHT, EIGHT), frozenset("5"))]
+    assert list(looked(first_parts(EIGHT, EIGHT), frozenset())) == [EIGHT]
+    parts = ["".join(part) for part in looked(first_parts(EIGHT, EIGHT), frozenset("5"))]
     assert parts == ["01234567", "0123", "4567", "45", "67", "4", "5"]
 
 
 def in_time(stuck: frozenset[str], start: float) -> frozenset[str]:
     """The units that come out well before the time for all looks is over. A look at a part takes 6
     seconds more than its start."""
-    limits, tried, now = ProbeLimits(), dict[Part, Tried](), 0.0
+    limits, tried, now = ProbeLimits(), dict[Part, PartResult](), 0.0
     while (part := next_part((EIGHT,), tried)) is not None:
         limit = patience(tried, limits.start)
         hangs = bool(stuck.intersection(part)) or start > limit
         now += limit if hangs else start + 6
         if now > limits.all:
             break
-        tried[part] = STUCK if hangs else Tried(start=start)
-    return well(tried)
+        tried[part] = STUCK if hangs else PartResult(startup_seconds=start)
+    return healthy_units(tried)
 
 
 @given(stuck=st.frozensets(st.sampled_from(EIGHT), max_size=1), start=st.floats(1, 40))
@@ -82,14 +82,14 @@ def test_beside_two_stuck_chips_all_others_are_found_in_time(
 
 
 def test_the_spare_half_of_a_host_is_looked_at_as_it_is() -> None:
-    assert runs(EIGHT, tuple("4567")) == (tuple("4567"),)
-    assert runs(EIGHT, tuple("0567")) == (("0",), ("5",), ("6", "7"))
+    assert first_parts(EIGHT, tuple("4567")) == (tuple("4567"),)
+    assert first_parts(EIGHT, tuple("0567")) == (("0",), ("5",), ("6", "7"))
 
 
 def test_who_was_not_looked_at_alone_is_not_blamed() -> None:
-    tried = {EIGHT: STUCK, EIGHT[:4]: Tried(), EIGHT[4:]: Tried("wrong", found=True)}
-    assert well(tried) == set(EIGHT[:4])
-    bad = faults(EIGHT, tried)
+    tried = {EIGHT: STUCK, EIGHT[:4]: PartResult(), EIGHT[4:]: PartResult("wrong", found=True)}
+    assert healthy_units(tried) == set(EIGHT[:4])
+    bad = faulty_units(EIGHT, tried)
     assert [each.unit for each in bad] == list(EIGHT[4:])
     assert not any(each.found for each in bad), "none was seen, so none is in quarantine"
     assert {each.reason for each in bad} == {"not probed alone: no time was left"}

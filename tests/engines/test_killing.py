@@ -30,7 +30,7 @@ def turn(reactor: Reactor) -> None:
 def test_it_is_tried_once_a_turn() -> None:
     reactor, left, answers = Reactor(SystemClock()), Deathless(4), list[str]()
     killing = Clearing(reactor, ThisHost(shared_guard(), Path()))
-    killing.until_gone(left.kill, lambda: answers.append("gone"))
+    killing.kill_until_gone(left.kill, lambda: answers.append("gone"))
     for kills in (1, 3, 4):  # the wait ends after two looks, each a turn
         assert left.kills == kills
         assert answers == (["gone"] if kills == 4 else [])
@@ -43,7 +43,7 @@ def test_who_asks_again_takes_the_chain_over() -> None:
     reactor, left, answers = Reactor(SystemClock()), Deathless(6), list[str]()
     killing = Clearing(reactor, ThisHost(shared_guard(), Path()))
     for name in ("first", "second", "third"):
-        killing.until_gone(left.kill, lambda name=name: answers.append(name))  # type: ignore[misc]
+        killing.kill_until_gone(left.kill, lambda name=name: answers.append(name))  # type: ignore[misc]
     assert left.kills == 1
     turn(reactor)
     assert left.kills == 3
@@ -57,5 +57,5 @@ def test_after_one_chain_there_can_be_another() -> None:
     reactor, answers = Reactor(SystemClock()), list[str]()
     killing = Clearing(reactor, ThisHost(shared_guard(), Path()))
     for name in ("first", "second"):
-        killing.until_gone(lambda: False, lambda name=name: answers.append(name))  # type: ignore[misc]
+        killing.kill_until_gone(lambda: False, lambda name=name: answers.append(name))  # type: ignore[misc]
     assert answers == ["first", "second"]

@@ -82,7 +82,7 @@ def chip(tmp_path: Path) -> Iterator[Chip]:
 
 
 def test_who_still_has_a_chip_open_is_named_and_waited_for(chip: Chip) -> None:
-    chip.releasing.begins()
+    chip.releasing.note_earlier_holders()
     process = chip.held()
     chip.releasing.until_released(lambda: pytest.fail("another wait has taken its place"))
     chip.releasing.until_released(chip.over)
@@ -108,7 +108,7 @@ def test_who_does_not_close_a_chip_in_time_is_named_again_and_waited_for_no_long
 
 def test_who_had_a_chip_open_before_is_not_waited_for(chip: Chip) -> None:
     chip.held()
-    chip.releasing.begins()
+    chip.releasing.note_earlier_holders()
     chip.releasing.until_released(chip.over)
     assert chip.is_over()
     assert chip.told == []

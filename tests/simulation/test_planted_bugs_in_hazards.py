@@ -120,7 +120,7 @@ def a_chip_that_is_open_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def who_has_a_chip_by_right_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Releasing, "begins", lambda self: None)
+    monkeypatch.setattr(Releasing, "note_earlier_holders", lambda self: None)
 
 
 def a_chip_is_waited_for_half_as_long(monkeypatch: pytest.MonkeyPatch) -> None:

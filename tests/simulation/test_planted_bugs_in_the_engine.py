@@ -32,7 +32,7 @@ def gone_before_all_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
         kill()
         then()
 
-    monkeypatch.setattr(Clearing, "until_gone", bug)
+    monkeypatch.setattr(Clearing, "kill_until_gone", bug)
 
 
 def the_last_words_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def a_foreign_sigterm_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def who_fell_with_the_others_is_judged_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(self: WorkerGroup) -> None:
         kill(self)
-        self.ended_at_kill = None
+        self.num_ended_before_kill = None
 
     kill = WorkerGroup.kill
     monkeypatch.setattr(WorkerGroup, "kill", bug)

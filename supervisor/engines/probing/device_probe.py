@@ -21,7 +21,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.engines.host_port import Host, MainLoop
 from supervisor.engines.probing import host_parts
-from supervisor.engines.probing.host_parts import Part, Tried
+from supervisor.engines.probing.host_parts import Part, PartResult
 from supervisor.engines.probing.probe_process import ProbeProcess
 from supervisor.engines.probing.units import ProbeAnswer, UnitLayout
 from supervisor.ports import Clock
@@ -52,11 +52,11 @@ class _Look:
     on_answer: Callable[[ProbeAnswer], None]
     layout: UnitLayout = field(default_factory=UnitLayout)
     broken: simulated.Broken = field(default_factory=simulated.Broken)
-    begin: tuple[Part, ...] = ()
+    first_parts: tuple[Part, ...] = ()
     """The parts to begin with, if the devices are tried by parts. `layout` is then that of the part
     in progress. Empty: they are not tried by parts."""
-    tried: dict[Part, Tried] = field(default_factory=dict)
-    asked: tuple[str, ...] = ()
+    results: dict[Part, PartResult] = field(default_factory=dict)
+    all_units: tuple[str, ...] = ()
     """All units to probe, if they are tried by parts."""
     prober: ProbeProcess | None = None
     """The process that is asked now."""
@@ -110,7 +110,7 @@ class DeviceProbe:
             self._waiting = self._start(plan)
             self._waits_for = plan.platform
 
-    def begin(
+    def start_look(
         self,
         plan: PhasePlan,
         units: tuple[str, ...] | None,
@@ -122,7 +122,7 @@ class DeviceProbe:
         look = self._look = _Look(plan, on_answer)
         self._reactor.call_later(self._limits.all, lambda: self._too_long(look))
         try:
-            self._begin(look, units)
+            self._ask_first(look, units)
         except (OSError, ValueError) as error:
             self._answer(look, ProbeAnswer(problem=str(error)))
 
@@ -134,31 +134,35 @@ class DeviceProbe:
 
     # --- asking ---------------------------------------------------------------------------------
 
-    def _begin(self, look: _Look, units: tuple[str, ...] | None) -> None:
+    def _ask_first(self, look: _Look, units: tuple[str, ...] | None) -> None:
         if look.plan.platform == "cpu":
             look.broken = self._machine.broken_devices()
         look.layout = UnitLayout.of(look.plan, units, look.broken.lost)
-        if look.layout.asked is not None and not look.layout.present:
+        if look.layout.wanted is not None and not look.layout.present:
             self._answer(look, look.layout.answer(0, {}))
-        elif look.layout.asked and (look.plan.platform == "tpu" or look.broken.stuck):
-            look.asked = look.layout.asked
-            look.begin = host_parts.runs(look.plan.units, look.layout.present)
+        elif look.layout.wanted and (look.plan.platform == "tpu" or look.broken.stuck):
+            look.all_units = look.layout.wanted
+            look.first_parts = host_parts.first_parts(look.plan.units, look.layout.present)
             self._ask_part(look)
         else:
             self._ask(look)
 
     def _ask_part(self, look: _Look) -> None:
         """Probe the next part; if none is left, answer."""
-        part = None if look.is_over else host_parts.next_part(look.begin, look.tried)
+        part = None if look.is_over else host_parts.next_part(look.first_parts, look.results)
         if part is not None:
             look.layout = UnitLayout.of(look.plan, part, look.broken.lost)
             self._ask(look)
-        elif not any(tried.problem is None or tried.found for tried in look.tried.values()):
-            first = next(iter(look.tried.values()))
+        elif not any(tried.problem is None or tried.found for tried in look.results.values()):
+            first = next(iter(look.results.values()))
             self._answer(look, ProbeAnswer(problem=first.problem))
         else:
-            healthy = tuple(unit for unit in look.asked if unit in host_parts.well(look.tried))
-            self._answer(look, ProbeAnswer(healthy, host_parts.faults(look.asked, look.tried)))
+            healthy = tuple(
+                unit for unit in look.all_units if unit in host_parts.healthy_units(look.results)
+            )
+            self._answer(
+                look, ProbeAnswer(healthy, host_parts.faulty_units(look.all_units, look.results))
+            )
 
     def _ask(self, look: _Look) -> None:
         """Send the question to the waiting process, or to a new one."""
@@ -168,8 +172,8 @@ class DeviceProbe:
             "environment": environment,
             "one_by_one": look.one_by_one,
             "skip": list(look.hung),
-            "wrong": look.layout.places(look.broken.wrong),
-            "stuck": list(look.layout.names(look.broken.stuck)),
+            "wrong": look.layout.broken_places(look.broken.wrong),
+            "stuck": list(look.layout.broken_ids(look.broken.stuck)),
         }
         waiting, self._waiting = self._waiting, None
         if waiting is not None and self._waits_for != look.plan.platform:
@@ -181,7 +185,7 @@ class DeviceProbe:
             prober.ask(question)
         look.prober = prober
         self._reactor.watch(prober.descriptor, lambda: self._heard(look, prober))
-        prober.asked = self._clock.now()
+        prober.asked_at = self._clock.now()
         self._expect(look, prober, self._patience(look, prober))
 
     def _start(self, plan: PhasePlan) -> ProbeProcess:
@@ -194,24 +198,28 @@ class DeviceProbe:
 
     def _heard(self, look: _Look, prober: ProbeProcess) -> None:
         if prober.read():
-            if prober.is_up and prober.start is None:
-                prober.start = self._clock.now() - prober.asked
+            if prober.is_up and prober.startup_seconds is None:
+                prober.startup_seconds = self._clock.now() - prober.asked_at
             self._expect(look, prober, self._patience(look, prober))
         else:
             self._reactor.forget(prober.descriptor)
 
     def _patience(self, look: _Look, prober: ProbeProcess) -> float:
         """Returns how many seconds the process may be silent now."""
-        if not prober.is_up or prober.known is None:
-            return host_parts.patience(look.tried, self._limits.start)
-        return self._limits.device if prober.known["compiled"] else self._limits.compile
+        if not prober.is_up or prober.last_message is None:
+            return host_parts.patience(look.results, self._limits.start)
+        return self._limits.device if prober.last_message["compiled"] else self._limits.compile
 
     def _expect(self, look: _Look, prober: ProbeProcess, seconds: float) -> None:
         """Kill the process if it sends no message within so many seconds."""
-        words = prober.words
+        received = prober.messages_received
 
         def silent() -> None:
-            if self._look is look and look.prober is prober and prober.words == words:
+            if (
+                self._look is look
+                and look.prober is prober
+                and prober.messages_received == received
+            ):
                 prober.hung = f"no answer within {seconds:g} s"
                 prober.kill()
 
@@ -241,16 +249,16 @@ class DeviceProbe:
 
     def _conclude(self, look: _Look, prober: ProbeProcess, ended: WorkerExit) -> None:
         """Answer, or ask another process about the devices that this one did not get to."""
-        known = prober.known if prober.is_up else None
+        known = prober.last_message if prober.is_up else None
         most = prober.most_tries(ended)
         look.tries += 1
         is_done = known is not None and known["at"] is None
-        is_part = bool(look.begin) and prober.hung is not None  # its halves are tried
+        is_part = bool(look.first_parts) and prober.hung is not None  # its halves are tried
         if look.tries < most and not (is_done or is_part or look.is_over):
             self._ask_again(look, same=True)
             return
         look.tries, tries = 0, look.tries
-        if look.begin:
+        if look.first_parts:
             self._conclude_part(look, prober, ended)
         elif known is not None and is_done:
             bad = {int(place): reason for place, reason in known["bad"].items()}
@@ -266,15 +274,17 @@ class DeviceProbe:
 
     def _conclude_part(self, look: _Look, prober: ProbeProcess, ended: WorkerExit) -> None:
         """Keep the result for a part, and go on with the next part."""
-        part, known = look.layout.present, prober.known
+        part, known = look.layout.present, prober.last_message
         if not prober.is_up or known is None or known["at"] is not None:
-            look.tried[part] = Tried(prober.problem(ended), prober.is_up, prober.start)
+            look.results[part] = PartResult(
+                prober.problem(ended), prober.is_up, prober.startup_seconds
+            )
         else:
             bad = {int(place): reason for place, reason in known["bad"].items()}
             answer = look.layout.answer(known["found"], bad)
             first = answer.bad[0] if answer.bad else None
             problem, found = (first.reason, first.found) if first else (answer.problem, False)
-            look.tried[part] = Tried(problem, found, prober.start)
+            look.results[part] = PartResult(problem, found, prober.startup_seconds)
         there_is_none = look.plan.platform == "tpu" and not self._machine.has_chips()
         if not prober.has_begun or (not prober.is_up and there_is_none):
             look.is_over = True  # the cause is not in single chips
@@ -282,7 +292,7 @@ class DeviceProbe:
 
     def _ask_again(self, look: _Look, *, same: bool = False) -> None:
         try:
-            if look.begin and not same:
+            if look.first_parts and not same:
                 self._ask_part(look)
             else:
                 self._ask(look)

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from supervisor.core.events import BadUnit
 
 Part = tuple[str, ...]
-_LEAST = 20.0
+_LEAST_START = 20.0
 """Least seconds that each process may take to start. It imports libraries anew, perhaps on a loaded
 machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class PartResult:
     """The result for one part."""
 
     problem: str | None = None
@@ -33,11 +33,11 @@ class Tried:
     found: bool = False
     """If there is a problem: whether the backend came up and showed the faulty unit. If not, the
     problem may be only that the part is unavailable now, for example because a chip is busy."""
-    start: float | None = None
+    startup_seconds: float | None = None
     """Seconds until its backend was up; None: it never was."""
 
 
-def runs(units: Sequence[str], wanted: Sequence[str]) -> tuple[Part, ...]:
+def first_parts(units: Sequence[str], wanted: Sequence[str]) -> tuple[Part, ...]:
     """Returns the parts to begin with: all of `units` if all are `wanted`, else the largest aligned
     runs of those `wanted`. A run is aligned if its length is a power of two and it begins at a
     multiple of that."""
@@ -62,13 +62,13 @@ def _largest(units: Sequence[str], wanted: Sequence[str], at: int) -> Part:
     return tuple(units[at : at + size])
 
 
-def next_part(begin: Sequence[Part], tried: Mapping[Part, Tried]) -> Part | None:
+def next_part(begin: Sequence[Part], tried: Mapping[Part, PartResult]) -> Part | None:
     """Returns the part to probe next, a largest one; None: nothing is left to probe."""
     left = (part for run in begin for part in _left(run, tried))
     return max(left, key=len, default=None)
 
 
-def patience(tried: Mapping[Part, Tried], first: float) -> float:
+def patience(tried: Mapping[Part, PartResult], first: float) -> float:
     """Returns how many seconds the process for the next part may take to start.
 
     The first process may take `first` seconds, a later one half of that. Once another part has come
@@ -76,11 +76,11 @@ def patience(tried: Mapping[Part, Tried], first: float) -> float:
     """
     if not tried:
         return first
-    took = [one.start for one in tried.values() if one.start is not None]
-    return min(first / 2, max(_LEAST, 2 * max(took))) if took else first / 2
+    took = [one.startup_seconds for one in tried.values() if one.startup_seconds is not None]
+    return min(first / 2, max(_LEAST_START, 2 * max(took))) if took else first / 2
 
 
-def _left(part: Part, tried: Mapping[Part, Tried]) -> Iterator[Part]:
+def _left(part: Part, tried: Mapping[Part, PartResult]) -> Iterator[Part]:
     if part not in tried:
         yield part
     elif tried[part].problem is not None and len(part) > 1:
@@ -89,16 +89,16 @@ def _left(part: Part, tried: Mapping[Part, Tried]) -> Iterator[Part]:
         yield from _left(part[half:], tried)
 
 
-def well(tried: Mapping[Part, Tried]) -> frozenset[str]:
+def healthy_units(tried: Mapping[Part, PartResult]) -> frozenset[str]:
     """Returns the units of all parts that have no problem."""
     return frozenset(unit for part, one in tried.items() if one.problem is None for unit in part)
 
 
-def faults(units: Sequence[str], tried: Mapping[Part, Tried]) -> tuple[BadUnit, ...]:
+def faulty_units(units: Sequence[str], tried: Mapping[Part, PartResult]) -> tuple[BadUnit, ...]:
     """Returns those of `units` that are not known to be healthy, each with the reason."""
-    found, good = [], well(tried)
+    found, good = [], healthy_units(tried)
     for unit in units:
         if unit not in good:
-            alone = tried.get((unit,), Tried("not probed alone: no time was left"))
+            alone = tried.get((unit,), PartResult("not probed alone: no time was left"))
             found.append(BadUnit(unit, alone.problem or "", found=alone.found))
     return tuple(found)

@@ -27,15 +27,15 @@ class ProbeProcess:
         Raises:
             OSError: it cannot be started.
         """
-        self.known: dict[str, Any] | None = None
+        self.last_message: dict[str, Any] | None = None
         """Its last message; each message has all that is known by then. None: none has come."""
-        self.words = 0
+        self.messages_received = 0
         """How many messages have come."""
         self.hung: str | None = None
         """Why we killed it as hanging; None: we did not."""
-        self.asked = 0.0
+        self.asked_at = 0.0
         """When it was asked, by the clock of `DeviceProbe`."""
-        self.start: float | None = None
+        self.startup_seconds: float | None = None
         """Seconds from the question until its backend was up; None: it is not up yet."""
         self._unread = b""
         self._output = machine.output_file()
@@ -73,8 +73,8 @@ class ProbeProcess:
                 *lines, self._unread = (self._unread + chunk).split(b"\n")
                 for line in lines:
                     with suppress(UnreadableError):  # printed by a library, no message
-                        self.known = parse_object(line, "the answer of the probe")
-                        self.words += 1
+                        self.last_message = parse_object(line, "the answer of the probe")
+                        self.messages_received += 1
                 self._unread = self._unread[:SMALL]
         except BlockingIOError:
             return True
@@ -90,18 +90,18 @@ class ProbeProcess:
     @property
     def at_device(self) -> int | None:
         """The place of the single device that it is busy with; None: it is not busy with one."""
-        at = self.known["at"] if self.known is not None else None
+        at = self.last_message["at"] if self.last_message is not None else None
         return at if isinstance(at, int) else None
 
     @property
     def has_begun(self) -> bool:
         """True if it has begun to initialise the backend."""
-        return self.known is not None
+        return self.last_message is not None
 
     @property
     def is_up(self) -> bool:
         """True if its backend is up."""
-        return self.known is not None and self.known["at"] != "start"
+        return self.last_message is not None and self.last_message["at"] != "start"
 
     def most_tries(self, ended: WorkerExit) -> int:
         """Returns how many processes in a row to ask the same question before an end such as
@@ -118,12 +118,12 @@ class ProbeProcess:
         """Returns why it found nothing out, for people. `tries` processes in a row did not."""
         why = self.hung or self.last_line() or str(ended)
         times = f" ({tries} times in a row)" if tries > 1 else ""
-        return f"the probe of the devices ended {self.where()}{times}: {why}"
+        return f"the device probe ended {self.where()}{times}: {why}"
 
     def where(self) -> str:
         """Describes how far it has got, for people."""
         if not self.is_up:
-            return "before the first device"
+            return "before it could use a device"
         device = self.at_device
         return f"on device {device}" if device is not None else "on all devices together"
 

@@ -43,10 +43,10 @@ class ProbeAnswer:
 class UnitLayout:
     """Which units a look is about, and how many devices each of them has."""
 
-    asked: tuple[str, ...] | None = None
+    wanted: tuple[str, ...] | None = None
     """The units to probe; None: each device that is found is a unit."""
     present: tuple[str, ...] = ()
-    """The units of `asked` that are not known to be lost (only simulated ones can be)."""
+    """The units of `wanted` that are not known to be lost (only simulated ones can be)."""
     devices_each: int = 1
     """How many accelerators a unit has."""
     shown_each: int | None = 1
@@ -59,20 +59,20 @@ class UnitLayout:
         `lost`."""
         each = (plan.num_devices or 0) // len(plan.units) if plan.units else 1
         units = units or plan.units or None
-        present = tuple(u for u in units or () if not lost.intersection(_names(u, each)))
+        present = tuple(u for u in units or () if not lost.intersection(_ids_of(u, each)))
         shown = None if plan.platform == "tpu" else 1
         return cls(units, present, each, plan.tpu.devices_per_chip if plan.tpu else shown)
 
-    def places(self, broken: frozenset[str]) -> tuple[int, ...]:
+    def broken_places(self, broken: frozenset[str]) -> tuple[int, ...]:
         """Returns the place of the first device of each present unit that is `broken`. A host is
         broken if one of its devices is."""
         each = self.devices_each
-        names = (_names(unit, each) for unit in self.present)
+        names = (_ids_of(unit, each) for unit in self.present)
         return tuple(i * each for i, those in enumerate(names) if broken.intersection(those))
 
-    def names(self, broken: frozenset[str]) -> tuple[str, ...]:
+    def broken_ids(self, broken: frozenset[str]) -> tuple[str, ...]:
         """Returns the ids of the present units, and of their devices, that are `broken`."""
-        there = {name for unit in self.present for name in _names(unit, self.devices_each)}
+        there = {name for unit in self.present for name in _ids_of(unit, self.devices_each)}
         return tuple(sorted(broken & there))
 
     def environment(self, plan: PhasePlan, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -90,7 +90,7 @@ class UnitLayout:
             plan.platform == "gpu" and gpus.CUDA_VISIBLE_DEVICES in own and self.num_devices > 0
         )
         if is_named or (plan.platform in ("gpu", "tpu") and self.present != plan.units):
-            names = (_names(unit, self.devices_each) for unit in self.present)
+            names = (_ids_of(unit, self.devices_each) for unit in self.present)
             ids = [name for those in names for name in those if name.isdecimal()]
             return visibility_variables(plan, ids, {**inherited, **own})
         return {}
@@ -103,14 +103,17 @@ class UnitLayout:
     def answer(self, found: int, bad: Mapping[int, str]) -> ProbeAnswer:
         """Returns the answer for the units, if JAX shows `found` devices. `bad` has the reasons of
         the faulty devices, by their place."""
-        if self.asked is None:
+        if self.wanted is None:
             units = tuple(str(place) for place in range(found))
             return UnitLayout(units, units).answer(found, bad)
         shown = self.shown_each or (2 if found > self.num_devices else 1)
         if found % shown:
-            return ProbeAnswer(problem=f"JAX shows {found} devices, and {shown} of each chip")
+            return ProbeAnswer(
+                problem=f"JAX shows {found} devices, which is no multiple of the {shown} devices "
+                "of a chip"
+            )
         each = self.devices_each * shown
-        faults = {unit: BadUnit(unit, self._missing(unit), found=False) for unit in self.asked}
+        faults = {unit: BadUnit(unit, self._missing(unit), found=False) for unit in self.wanted}
         for index, unit in enumerate(self.present[: found // each]):
             places = range(index * each, (index + 1) * each)
             reasons = [bad[place] for place in places if place in bad]
@@ -118,14 +121,14 @@ class UnitLayout:
                 faults[unit] = BadUnit(unit, reasons[0])
             else:
                 del faults[unit]
-        healthy = tuple(unit for unit in self.asked if unit not in faults)
+        healthy = tuple(unit for unit in self.wanted if unit not in faults)
         return ProbeAnswer(healthy, tuple(faults.values()))
 
     def _missing(self, unit: str) -> str:
         return "not found" if unit in self.present else "simulated: not found"
 
 
-def _names(unit: str, devices_each: int) -> tuple[str, ...]:
+def _ids_of(unit: str, devices_each: int) -> tuple[str, ...]:
     """Returns the ids under which a unit may be listed as broken: its own and, if it is a host,
     those of its devices."""
     if not unit.startswith(simulated.HOST):
