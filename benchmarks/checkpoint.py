@@ -52,7 +52,7 @@ def main() -> None:
             continue
         samples: Samples = defaultdict(list)
         with tempfile.TemporaryDirectory(prefix="checkpoint-") as directory:
-            _measure(_blueprint(hidden, layers), Path(directory), 3 if given.quick else 8, samples)
+            _measure(_state_spec(hidden, layers), Path(directory), 3 if given.quick else 8, samples)
         for name, values in samples.items():
             report.spread(f"{name}_{size}", "ms", values)
         for name in ("save_stall", "commit"):
@@ -63,7 +63,7 @@ def main() -> None:
     report.finish(given.json)
 
 
-def _blueprint(hidden: int, layers: int) -> TrainStateSpec:
+def _state_spec(hidden: int, layers: int) -> TrainStateSpec:
     init = InitConfig.model_validate(
         {
             "model": {"hidden_size": hidden, "num_layers": layers, "num_heads": 4},
