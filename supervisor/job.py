@@ -176,9 +176,9 @@ def run_job(
             opened.ownership,
             host,
         )
-        if (doom := preemption.announced_doom(_FIRST_ANNOUNCEMENT_TIMEOUT)) is not None:
-            text = f"a preemption is announced: {doom}; nothing is started here"
-            log.say(Notice("preemption-announced", text, reason=doom), level="warning")
+        if (reason := preemption.announced_machine_end(_FIRST_ANNOUNCEMENT_TIMEOUT)) is not None:
+            text = f"a preemption is announced: {reason}; nothing is started here"
+            log.say(Notice("preemption-announced", text, reason=reason), level="warning")
             return int(ExitCode.DRAINED)
         runtime = Runtime(world, journal, clock, (observers,), history.state, prepared.policy)
         end_process = partial(_kill_workers_and_exit, prepared, guard, complain)

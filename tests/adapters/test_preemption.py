@@ -60,7 +60,7 @@ def test_a_source_that_failed_more_than_a_thousand_times_is_still_heard() -> Non
     heard = Heard()
     with heard.watching(BrokenSource(OSError("status 503"), 1100)) as watch:
         assert heard.came.wait(BOUND), heard.told
-        assert watch.announced_doom(BOUND) == "outbid"
+        assert watch.announced_machine_end(BOUND) == "outbid"
     assert heard.doomed == ["outbid"]
     again = "we keep asking it"
     assert heard.told == [f"the broken source does not answer (status 503); {again}"]

@@ -50,7 +50,7 @@ EVENTS = {
     },
 }
 """The keys whose value is one word, and the values that are announcements: True if the machine is
-doomed. A live migration only pauses the machine, and the job goes on."""
+ended. A live migration only pauses the machine, and the job goes on."""
 _UPCOMING = "instance/upcoming-maintenance"
 _POLICY = "instance/scheduling/on-host-maintenance"
 """The key that says what maintenance of the host does to this machine: MIGRATE or TERMINATE."""

@@ -46,28 +46,28 @@ def _reason(error: Exception) -> str:
 
 
 class PreemptionWatch:
-    """Asks each source until it announces that the machine is doomed."""
+    """Asks each source until it announces that the machine ends."""
 
     def __init__(
         self,
         sources: Sequence[AnnouncementSource],
-        on_doomed: Callable[[str], None],
+        on_machine_end: Callable[[str], None],
         on_announced: Callable[[str], None],
         tell: Tell,
         redact: Callable[[str], str],
     ) -> None:
-        """`on_doomed` gets the text of an announcement that the machine is doomed, once for each
+        """`on_machine_end` gets the text of an announcement that the machine ends, once for each
         source. `on_announced` gets the text of any other announcement, and `tell` a notice if a
         source does not answer. All three are called in the thread of the source.
 
         `redact` removes the secrets from a text. It gets the whole text, because it would not
         recognise half a secret.
         """
-        self._on_doomed = on_doomed
+        self._on_machine_end = on_machine_end
         self._on_announced = on_announced
         self._tell = tell
         self._redact = redact
-        self._doom: str | None = None
+        self._machine_end: str | None = None
         self._closed = threading.Event()
         self._first_looks: list[threading.Event] = []
         for source in sources:
@@ -76,13 +76,13 @@ class PreemptionWatch:
                 self._first_looks.append(looked)
             threading.Thread(target=self._watch, args=(source, looked), daemon=True).start()
 
-    def announced_doom(self, patience: float) -> str | None:
-        """Returns the announcement that the machine is doomed, if there is one. Waits for the first
+    def announced_machine_end(self, patience: float) -> str | None:
+        """Returns the announcement that the machine ends, if there is one. Waits for the first
         answers of the quick sources, at most `patience` seconds in all."""
         until = time.monotonic() + patience
         for looked in self._first_looks:
             looked.wait(max(0.0, until - time.monotonic()))
-        return self._doom
+        return self._machine_end
 
     def close(self) -> None:
         """Ask no source any more. The answer to a request under way is ignored."""
@@ -113,8 +113,8 @@ class PreemptionWatch:
             if announcement is not None and not self._closed.is_set():
                 text = shown(announcement.text, self._redact)
                 if announcement.ends_machine:
-                    self._doom = text
-                    self._on_doomed(text)
+                    self._machine_end = text
+                    self._on_machine_end(text)
                 else:
                     self._on_announced(text)
             looked.set()
