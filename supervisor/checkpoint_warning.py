@@ -69,7 +69,7 @@ class CheckpointWarning:
                 self._say(aside(str(self._model_dir)).ask(self._warning_maker(self._unseen.reason)))
             except TimeoutError as error:
                 text = f"{self._unseen.reason}, but no checkpoint is seen: {error}"
-                self._say(_unseen_in(self._plan.checkpoints, text))
+                self._say(_unseen_in(self._plan.checkpoint_dir, text))
         elif not self._is_waiting:
             self._is_waiting = True
             self._call_later(_COMMIT_TIMEOUT, self._warn_from_thread)
@@ -95,7 +95,7 @@ class CheckpointWarning:
 
         The function reads no state of this object, so any thread may call it.
         """
-        place, since = self._plan.checkpoints, self._began
+        place, since = self._plan.checkpoint_dir, self._began
         on_disk = place if isinstance(place, Path) else None
         roots = [self._model_dir]
         if on_disk is not None and not on_disk.is_relative_to(self._model_dir):

@@ -244,7 +244,7 @@ def _open_model_dir(
         try:
             ownership = stack.enter_context(owning)
         except OSError as error:
-            text = f"{prepared.job.place} cannot be locked: {error.strerror}"
+            text = f"{prepared.job.shown_model_dir} cannot be locked: {error.strerror}"
             raise ModelDirError(text) from error
         if objects is None:
             journal = FileJournal(storage, tell=notice)

@@ -252,7 +252,7 @@ def observers_of(
             SystemdWatchdog(notifier, period, reactor.call_later)
         observers.add_with_timers(partial(ServiceManager, notifier, policy, clock))
     if not os.path.samestat(os.fstat(1), os.fstat(2)):
-        observers.add(FailureLine(str(job.place), complain))
+        observers.add(FailureLine(str(job.shown_model_dir), complain))
     return observers
 
 

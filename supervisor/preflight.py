@@ -300,8 +300,8 @@ def _unseen_success(prepared: Prepared) -> Iterator[Notice]:
                 f"phase {plan.name!r} succeeds at step {plan.success.step} (command.success.step), "
                 "but nothing in the config tells a step: give command.progress.pattern, or the "
                 "directory where the program saves (init.checkpoint.directory, now "
-                f"{plan.checkpoints}); else only a program that reports its steps itself (to us or "
-                "to jax.monitoring) can succeed",
+                f"{plan.checkpoint_dir}); else only a program that reports its steps itself (to us "
+                "or to jax.monitoring) can succeed",
             )
 
 
@@ -364,9 +364,9 @@ def _shows_no_steps(plan: PhasePlan, given: str) -> bool:
     it names the model_dir (`given` in the config), and its checkpoint directory does not exist."""
     if not plan.is_command or plan.progress_pattern is not None:
         return False
-    if isinstance(plan.checkpoints, Path) and plan.checkpoints.exists():
+    if isinstance(plan.checkpoint_dir, Path) and plan.checkpoint_dir.exists():
         return False
-    names = [str(plan.place), *([given] if "/" in given else [])]
+    names = [str(plan.model_dir), *([given] if "/" in given else [])]
     return not any(
         {"model_dir", "params"}.intersection(placeholders.names(text))
         or any(name in text for name in names)

@@ -164,7 +164,7 @@ def _checked(job: Job, index: int) -> CheckedSections:
     if phase.fit is None:
         return CheckedSections()
     trainer = phase.model_dump(mode="json", exclude_none=True, exclude={"start_from", "faults"})
-    trainer["init"]["checkpoint"].setdefault("directory", str(job.place))
+    trainer["init"]["checkpoint"].setdefault("directory", str(job.shown_model_dir))
     factor = devices_per_accelerator(phase)
     return check(trainer, [factor * count for count in allowed_counts(phase)])
 

@@ -49,7 +49,7 @@ def tell_start(
     for plan in prepared.plans:
         if copies := _unmarked(plan):
             others = f" (so do {', '.join(copies[1:])})" if copies[1:] else ""
-            place = f"{plan.checkpoints}/{copies[0]}"
+            place = f"{plan.checkpoint_dir}/{copies[0]}"
             text = unmarked_warning(place) + others
             log.say(Notice("checkpoints-unmarked", text, place=place), level="warning")
         if plan.success_is_default:
@@ -95,7 +95,7 @@ def _unmarked(plan: PhasePlan) -> tuple[str, ...]:
         ModelDirError: the checkpoints cannot be listed.
     """
     try:
-        return unmarked_copies(plan.checkpoints)
+        return unmarked_copies(plan.checkpoint_dir)
     except OSError as error:
-        text = f"{plan.checkpoints} cannot be read: {error.strerror or error}"
+        text = f"{plan.checkpoint_dir} cannot be read: {error.strerror or error}"
         raise ModelDirError(text) from error

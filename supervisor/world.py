@@ -212,7 +212,7 @@ def newest_in(files: HostFiles, prepared: Prepared, phase: int) -> int | None:
     Raises:
         ModelDirError: the checkpoints cannot be listed.
     """
-    directory = prepared.plans[phase].checkpoints
+    directory = prepared.plans[phase].checkpoint_dir
     try:
         return files.newest_checkpoint(directory)
     except OSError as error:

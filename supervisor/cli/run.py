@@ -66,7 +66,7 @@ def run(options: Namespace) -> int:
     except JobGoneError as error:
         code = complain(ExitCode.CANNOT_WRITE, redactor.text(f"{error}; {_BEFORE_RUNNING_AGAIN}"))
     except DamagedJournalError as error:
-        text = redactor.text(error.message_for(prepared.job.place))
+        text = redactor.text(error.message_for(prepared.job.shown_model_dir))
         code = complain(ExitCode.INVALID_CONFIG, text)
     except (JournalError, ModelDirError, LeaseExpiredError, UnkillableError) as error:
         text = redactor.text(f"{error}; run the same command again to resume")

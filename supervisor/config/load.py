@@ -65,7 +65,7 @@ class Job:
         return _problem_at(self.source, self.locations[index], where, message)
 
     @property
-    def place(self) -> Path | Uri:
+    def shown_model_dir(self) -> Path | Uri:
         """The model_dir that people and programs see: the URI, or else the directory."""
         return self.remote or self.model_dir
 

@@ -45,9 +45,9 @@ class PhasePlan:
     name: str
     argv: tuple[str, ...]
     env: dict[str, str]
-    place: Path | Uri
+    model_dir: Path | Uri
     """The model_dir that programs and people see: a URI, or a directory."""
-    checkpoints: Path | Uri
+    checkpoint_dir: Path | Uri
     params: dict[str, Any]
     """The resolved config, as in params.yaml."""
     success: SuccessConfig
@@ -139,8 +139,8 @@ def _plan(
         env={**_platform(phase), **env},
         env_file=command.env_file if command is not None else None,
         env_secrets=dict(command.env_secrets) if command is not None else {},
-        place=job.place,
-        checkpoints=directories[index],
+        model_dir=job.shown_model_dir,
+        checkpoint_dir=directories[index],
         params=params,
         success=success,
         success_is_default=command is not None and command.success is None,
@@ -166,10 +166,10 @@ def _plan(
 def _checkpoints(job: Job, index: int, *, several: bool) -> Path | Uri:
     phase = job.phases[index]
     if phase.init.checkpoint.directory is not None:
-        values = {"model_dir": str(job.place)}
+        values = {"model_dir": str(job.shown_model_dir)}
         given = placeholders.expand(phase.init.checkpoint.directory, values)
         return Uri.parse(given) or Path(given).expanduser().absolute()
-    root = job.place / "checkpoints"
+    root = job.shown_model_dir / "checkpoints"
     return root / phase_name(phase, index) if several else root
 
 
@@ -188,7 +188,7 @@ def _params(
             params["init"].update(value)
         else:
             params[section] = value
-    params["init"]["model_dir"] = str(job.place)
+    params["init"]["model_dir"] = str(job.shown_model_dir)
     params["init"]["checkpoint"]["directory"] = str(directories[index])
     if index > 0 and phase.fit is not None:
         params["start_from"] = _start_from(job, index, directories)

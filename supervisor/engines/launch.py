@@ -105,7 +105,7 @@ class Launch:
         """Returns the values of the placeholders; `newest` is the newest committed step."""
         devices, batch = self.devices, self.plan.global_batch
         return {
-            "model_dir": str(self.plan.place),
+            "model_dir": str(self.plan.model_dir),
             "num_devices": str(devices or ""),
             "per_device_batch": str(batch // devices) if batch and devices else "",
             "attempt": str(self.attempt),

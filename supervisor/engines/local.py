@@ -119,7 +119,7 @@ class LocalEngine:
             Settling(began),
         )
         self._group = group
-        group.committed = newest = self._newest(launch.plan.checkpoints)
+        group.committed = newest = self._newest(launch.plan.checkpoint_dir)
         self._survivors = SurvivorWatch(
             group,
             self._reactor,
@@ -281,7 +281,7 @@ class LocalEngine:
         def committed(step: int) -> None:
             self._reactor.post(CheckpointCommitted(self._clock.now(), launch.phase, step))
 
-        return self._machine.watch_checkpoints(launch.plan.checkpoints, committed, self._notice)
+        return self._machine.watch_checkpoints(launch.plan.checkpoint_dir, committed, self._notice)
 
     # --- watching ---------------------------------------------------------------------------
 
@@ -400,7 +400,7 @@ class LocalEngine:
         """Judge the attempt by the evidence it left, and post `WorkersGone`."""
         at = self._clock.now()
         self._compile_cache.finish_attempt()
-        committed = self._newest(launch.plan.checkpoints)
+        committed = self._newest(launch.plan.checkpoint_dir)
         seen = seen_of(group, exits) if group is not None else Seen()
         gone = judged(at, self._machine, launch, exits, seen, committed, self._notice, self._redact)
         self._reactor.post(gone)

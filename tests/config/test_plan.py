@@ -61,7 +61,7 @@ def with_directories(*directories: str) -> str:
 )
 def test_where_checkpoints_are(config: str, directories: list[str], tmp_path: Path) -> None:
     found = plans(config)
-    assert [plan.checkpoints for plan in found] == [tmp_path / path for path in directories]
+    assert [plan.checkpoint_dir for plan in found] == [tmp_path / path for path in directories]
     shown = [plan.params["trainer"]["init"]["checkpoint"]["directory"] for plan in found]
     assert shown == [str(tmp_path / path) for path in directories]
 
@@ -80,8 +80,8 @@ def test_a_job_in_a_bucket(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     config = config.replace("runs/x", "gs://b/x/")
     (plan,) = plans(config)
-    assert str(plan.checkpoints) == checkpoints
-    assert str(plan.place) == plan.params["trainer"]["init"]["model_dir"] == "gs://b/x"
+    assert str(plan.checkpoint_dir) == checkpoints
+    assert str(plan.model_dir) == plan.params["trainer"]["init"]["model_dir"] == "gs://b/x"
     folder = load(config).model_dir
     assert folder.parent == tmp_path / "state" / "supervise"
     assert folder.name.startswith("x-"), "a person can tell it"
@@ -99,7 +99,7 @@ def test_the_state_folder_is_below_the_home_directory_unless_told(tmp_path: Path
 def test_a_home_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     (plan,) = plans(COMMAND.replace("runs/x", "~/x"))
-    assert plan.checkpoints == Path("/home/me/x/checkpoints")
+    assert plan.checkpoint_dir == Path("/home/me/x/checkpoints")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ THREE = PHASES + PHASES.split("\n", 1)[1].split("- trainer:\n", 2)[2].join(
 def test_where_a_phase_starts_from(start: str, source: str, load_what: str, tmp_path: Path) -> None:
     first, second, third = plans(THREE + start)
     assert "start_from" not in first.params["trainer"]
-    assert second.params["trainer"]["start_from"]["directory"] == str(first.checkpoints)
+    assert second.params["trainer"]["start_from"]["directory"] == str(first.checkpoint_dir)
     assert third.params["trainer"]["start_from"] == {
         "directory": str(tmp_path / "runs/x/checkpoints" / source),
         "load": load_what,
