@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m deploy.acceptance",
         description="Check on this machine what we claim of TPUs and GPUs; see "
-        "docs/accelerators.md.",
+        "docs/reference/accelerators.md.",
     )
     parser.add_argument("--platform", choices=("tpu", "gpu", "cpu"), help="default: what is found")
     parser.add_argument("--devices", type=_positive, help="of the CPU: how many to simulate")

@@ -33,8 +33,8 @@ START = 180.0
 """Seconds within which the first process must have initialised the devices."""
 _KINDS = {kind: one.name for one in GENERATIONS.values() for kind in one.device_kinds}
 REMEDIES = {
-    "tpu": "is libtpu installed (docs/tpu.md), and does nobody else hold the chips?",
-    "gpu": "does nvidia-smi list it, and is jax's plugin installed (docs/gpu.md)?",
+    "tpu": "is libtpu installed (docs/how-to/tpu.md), and does nobody else hold the chips?",
+    "gpu": "does nvidia-smi list it, and is jax's plugin installed (docs/how-to/gpu.md)?",
     "cpu": "is jax installed (pip install '.[trainer]')?",
 }
 """What to check, by platform, if no process can use the devices."""

@@ -3,8 +3,8 @@
     New -> Beginning -> Launching -> Running -> Stopping -> (Lingering ->) Killing
         -> (BackingOff -> Probing -> Waiting ->) Launching ... -> Succeeded, Failed, Drained
 
-`docs/states.md`, which is generated, has every transition. Each variant names its `status` and has
-a `kind` that identifies it in JSON.
+`docs/reference/states.md`, which is generated, has every transition. Each variant names its
+`status` and has a `kind` that identifies it in JSON.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ This file has the table of handlers, and those for deadlines. The others are in 
 supervisor starts), `running` (an attempt lives), `stopping` (it is asked to stop, or hangs),
 `regrowing` (it makes way for a larger rung), `ending` (its end, and what follows), `capacity_check`
 (the units of the next one), `phases` (from phase to phase) and `transitions` (shared by all).
-docs/states.md has every transition; CONTRIBUTING.md traces one restart.
+docs/reference/states.md has every transition; CONTRIBUTING.md traces one restart.
 
 Events that do not fit the state (late, duplicate, of another attempt or phase) change nothing.
 """

@@ -1,6 +1,6 @@
-"""Writes docs/journal.md: the form of the journal, and the schema of all values in it.
+"""Writes docs/reference/journal.md: the form of the journal, and the schema of all values in it.
 
-python -m supervisor.history.journal_page > docs/journal.md
+python -m supervisor.history.journal_page > docs/reference/journal.md
 
 The schema is made of the code's classes: names, docstrings, types and defaults.
 """

@@ -1,4 +1,4 @@
-"""The prose of docs/journal.md: what records look like, and who does what with them."""
+"""The prose of docs/reference/journal.md: what records look like, and who does what with them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Pure: clock, sleep and random number are parameters, so tests take no time. That is why we do not
 use a library: tenacity and stamina read the clock themselves, and neither tells an attempt how much
-time it has left (docs/libraries.md).
+time it has left (docs/reference/libraries.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every event of the log: its name, its meaning and its keys. A public interface.
 
 Tools rely on these names: an event that exists keeps its name and its keys; new ones may be added.
-`python -m supervisor.narrative.document` renders this as docs/events.md. A running supervisor does
-not import it.
+`python -m supervisor.narrative.document` renders this as docs/reference/events.md. A running
+supervisor does not import it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes the catalogue of events as a page of the documentation.
 
-python -m supervisor.narrative.document > docs/events.md
+python -m supervisor.narrative.document > docs/reference/events.md
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_the_page_says_what_it_takes_at_most(platform: str) -> None:
         if platform in one.platforms and one.name != "preempt"
     ]
     minutes = (machine.START + sum(bounds)) / 60
-    page = (ROOT / "docs" / "accelerators.md").read_text()
+    page = (ROOT / "docs" / "reference" / "accelerators.md").read_text()
     assert f"{minutes:.0f} minutes on a {platform.upper()}" in page
 
 

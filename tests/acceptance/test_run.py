@@ -173,7 +173,7 @@ def test_what_leaves_its_session_is_found_by_its_mark() -> None:
 
 
 def test_every_check_says_what_it_expects_by_which_source_and_has_a_bound() -> None:
-    page = (ROOT / "docs" / "accelerators.md").read_text()
+    page = (ROOT / "docs" / "reference" / "accelerators.md").read_text()
     for name, one in CHECKS.items():
         assert f"`{name}`" in page or f"--only {name}" in page, name
         assert one.expected, name

@@ -1,4 +1,4 @@
-"""docs/journal.md is what the code says of the journal, and says it of everything."""
+"""docs/reference/journal.md is what the code says of the journal, and says it of everything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.history.journal_page import page
 from supervisor.history.journal_text import FIELDS, VOLATILE_PARTS
 from supervisor.history.upcasters import FORMAT, SINCE
 
-PUBLISHED = Path(__file__).parents[2] / "docs" / "journal.md"
+PUBLISHED = Path(__file__).parents[2] / "docs" / "reference" / "journal.md"
 JOURNALS = Path(__file__).with_name("journals")
 OF_THE_FIRST = frozenset(
     re.findall(
@@ -34,7 +34,7 @@ KINDS = {kind.__name__ for union in (Event, Decision) for kind in get_args(union
 
 def test_the_page_is_current() -> None:
     told = PUBLISHED.read_text(encoding="utf-8")
-    assert told == page(), "write it: python -m supervisor.history.journal_page > docs/journal.md"
+    assert told == page(), f"write it: python -m supervisor.history.journal_page > {PUBLISHED}"
 
 
 def test_everything_has_a_section_and_every_field_a_meaning() -> None:

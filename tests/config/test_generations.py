@@ -63,7 +63,7 @@ def test_everything_that_asks_for_a_generation_finds_it(name: str) -> None:
 
 
 def test_the_page_of_tpus_says_of_each_generation_what_the_table_does() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "tpu.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "tpu.md").read_text()
     for name, known in GENERATIONS.items():
         (row,) = (line for line in page.splitlines() if line.startswith(f"| {name} "))
         _, _, counts, host, parts, workers, _ = (cell.strip() for cell in row.split("|"))

@@ -2,8 +2,9 @@
 
     python -m tests.corpus.precision
 
-writes docs/verdicts.md: no number there is typed by hand. The development sets flatter the rules,
-which were written with them in view; so a rule's precision here is what it cannot exceed elsewhere.
+writes docs/reference/verdicts.md: no number there is typed by hand. The development sets flatter
+the rules, which were written with them in view; so a rule's precision here is what it cannot exceed
+elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from supervisor.diagnosis.rules import RULES
 from tests.corpus.cases import DEVELOPMENT, Judged, judged_file
 
-PUBLISHED = Path(__file__).parents[2] / "docs" / "verdicts.md"
+PUBLISHED = Path(__file__).parents[2] / "docs" / "reference" / "verdicts.md"
 _BEGIN, _END = "<!-- precision -->\n", "<!-- end -->\n"
 
 

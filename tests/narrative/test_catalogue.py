@@ -1,4 +1,4 @@
-"""The catalogue of events is what the code tells, and docs/events.md is what the catalogue says."""
+"""The catalogue of events is what the code tells; docs/reference/events.md is the catalogue."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_key_is_explained() -> None:
 
 
 def test_the_page_is_current() -> None:
-    assert (ROOT / "docs" / "events.md").read_text() == page()
+    assert (ROOT / "docs" / "reference" / "events.md").read_text() == page()
 
 
 def test_structlog_brings_neither_rich_nor_asyncio_into_the_supervisor() -> None:

@@ -2,10 +2,10 @@
 
     python -m tests.simulation.table
 
-writes docs/states.md; nothing there is written by hand. The exploration starts with a new job. It
-applies an example of every event to every state whose shape it has not seen yet, until no new shape
-comes. A shape (`_shape`) is what the core branches on. Times and attempt numbers are no part of it,
-so the shapes are few.
+writes docs/reference/states.md; nothing there is written by hand. The exploration starts with a new
+job. It applies an example of every event to every state whose shape it has not seen yet, until no
+new shape comes. A shape (`_shape`) is what the core branches on. Times and attempt
+numbers are no part of it, so the shapes are few.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from supervisor.diagnosis.success import Success
 from supervisor.host.notice import Notice
 from supervisor.protocol.messages import Stage, StepMessage
 
-PUBLISHED = Path(__file__).parents[2] / "docs" / "states.md"
+PUBLISHED = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
 
 Cell = tuple[str, str]
 """The name of what the job does, and the name of the event."""
@@ -202,7 +202,7 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
 
 
 def page(table: Table) -> str:
-    """Return the content of docs/states.md."""
+    """Return the content of docs/reference/states.md."""
     kinds = [kind.__name__ for kind in get_args(Doing)]
     lines = [_HEAD, "```mermaid", "stateDiagram-v2", "    [*] --> New"]
     lines += _edges(table)

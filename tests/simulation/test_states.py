@@ -1,5 +1,5 @@
 """The states that simulated jobs go through: each comes back from JSON unchanged, and
-docs/states.md has every transition between them."""
+docs/reference/states.md has every transition between them."""
 
 from __future__ import annotations
 

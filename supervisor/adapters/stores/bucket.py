@@ -3,8 +3,8 @@
 google-auth and botocore find the credentials in Google's and AWS's own ways. The variables of their
 clients name an emulator (STORAGE_EMULATOR_HOST, AWS_ENDPOINT_URL); we have no options of our own.
 The libraries' own retries are off: they make each request once, `diagnosis.store_faults` says what
-a failure means, and only this module tries again. docs/libraries.md says why we do not use fsspec
-or obstore.
+a failure means, and only this module tries again. docs/reference/libraries.md says why we do not
+use fsspec or obstore.
 """
 
 from __future__ import annotations

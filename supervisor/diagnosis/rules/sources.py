@@ -2,7 +2,7 @@
 
 A library's types and words are named by its source file. "Cases" are failures that were staged,
 provoked or met (`tests/corpus/*.jsonl`); `python -m tests.corpus_report --all` prints the rule of
-each. docs/verdicts.md says how often each rule was right.
+each. docs/reference/verdicts.md says how often each rule was right.
 """
 
 from __future__ import annotations
