@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LIBTPU := .libtpu
+DOCS_VENV := .venv-docs
 
 # What a test starts a thousand times need not be compiled a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test test-slow test-aot check simulate fuzz chaos vanishing mutants bench schema lock clean
+.PHONY: install run test test-slow test-aot check simulate fuzz chaos vanishing mutants bench schema docs pages lock clean
 
 install: $(STAMP)
 
@@ -86,12 +87,35 @@ bench-%: install
 schema: install
 	$(BIN)/python -m supervisor.config.json_schema
 
+# The site, strictly: a broken link, an unknown anchor or a page that is in no table of contents
+# fails. Its tools have an environment of their own, so that tests and jobs do without them.
+docs: $(DOCS_VENV)/.installed
+	$(DOCS_VENV)/bin/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+$(DOCS_VENV)/.installed: docs/requirements.lock
+	rm -rf $(DOCS_VENV)
+	$(PYTHON) -m venv $(DOCS_VENV) 2>/dev/null || { rm -rf $(DOCS_VENV) && $(PYTHON) -m venv --without-pip $(DOCS_VENV) && $(PYTHON) -m pip --python $(DOCS_VENV)/bin/python install --quiet pip; }
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+	touch $@
+
+# The pages of the reference that the code writes; tests hold them equal to it.
+pages: install
+	$(BIN)/python -m supervisor.narrative.document > docs/reference/events.md
+	$(BIN)/python -m supervisor.history.journal_page > docs/reference/journal.md
+	$(BIN)/python -m supervisor.config.config_page > docs/reference/config.md
+	$(BIN)/python -m supervisor.cli.cli_page > docs/reference/cli.md
+	$(BIN)/python -m supervisor.cli.exit_code_page > docs/reference/exit-codes.md
+	$(BIN)/python -m supervisor.cli.rules_page > docs/reference/rules.md
+	$(BIN)/python -m tests.simulation.table
+
 # Needs uv on the PATH. The lock holds names, versions, markers and hashes; no addresses.
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 lock:
 	$(LOCK) --extra trainer --extra dev pyproject.toml -o requirements.lock
 	$(LOCK) --extra tpu --extra gcs --extra build pyproject.toml -o supervisor/provision/requirements-tpu.lock
 	$(LOCK) --extra cuda --extra gcs --extra s3 --extra build pyproject.toml -o deploy/requirements-cuda.lock
+	$(LOCK) --group docs -o docs/requirements.lock
 
 clean:
-	rm -rf $(VENV) $(LIBTPU) .peers runs
+	rm -rf $(VENV) $(DOCS_VENV) $(LIBTPU) docs/_build .peers runs

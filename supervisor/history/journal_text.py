@@ -69,8 +69,8 @@ before anything else happens; the others follow with them, or when the system wr
 * **By hand.** `journal/*.jsonl` sorts by age, and `journal.jsonl` is the newest. A record may be in two
   files after a crash, so count each `n` once. How long the job was in which stage, in seconds:
 
-  ```console
-  $ cat journal/*.jsonl journal.jsonl | jq -s 'unique_by(.n) | [.[].decisions[]? | select(.kind ==
+  ```bash
+  cat journal/*.jsonl journal.jsonl | jq -s 'unique_by(.n) | [.[].decisions[]? | select(.kind ==
       "TellStages") | .seconds | to_entries[]] | group_by(.key)[] | {(.[0].key): map(.value) | add}'
   ```
 
