@@ -45,7 +45,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 def add_config(parser: Parser) -> None:
     """Add the config of the job, and --set, which overrides keys of it."""
-    parser.add_argument("config", type=Path, metavar="trainer.yaml")
+    parser.add_argument("config", type=Path, metavar="trainer.yaml", help="the config of the job")
     parser.add_argument(
         "--set",
         action="append",
@@ -57,7 +57,7 @@ def add_config(parser: Parser) -> None:
 
 def add_explaining(parser: Parser) -> None:
     """Add the options of a verb that explains rules and starts no job."""
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.add_argument(
         "--config",
         type=Path,
@@ -68,7 +68,12 @@ def add_explaining(parser: Parser) -> None:
 
 def add_model_dir(parser: Parser) -> None:
     """Add the model_dir of a job: a folder, or a place in a bucket."""
-    parser.add_argument("model_dir", type=with_own_message(_place), metavar="MODEL_DIR")
+    parser.add_argument(
+        "model_dir",
+        type=with_own_message(_place),
+        metavar="MODEL_DIR",
+        help="the directory of the job, or its URI in a bucket",
+    )
 
 
 def _place(text: str) -> Path | Uri:

@@ -65,7 +65,7 @@ _SPENDS = {
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
-    parser = commands.add_parser("classify", help="judge the failure whose logs are given")
+    parser = commands.add_parser("classify", help="judge a failure by its logs")
     ended = parser.add_mutually_exclusive_group()
     ended.add_argument(
         "--exit-code",

@@ -98,6 +98,11 @@ class _Version(Action):
         parser.exit()
 
 
+def parser_of_all_verbs() -> Parser:
+    """Returns the parser of the whole command line."""
+    return _parser(load([]))
+
+
 def _parser(verbs: dict[str, Verb]) -> Parser:
     parser = Parser(prog="supervise", description="Keep a JAX training run moving.")
     parser.add_argument(

@@ -13,10 +13,12 @@ from supervisor.protocol.location import Uri
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
-    parser = commands.add_parser("quarantine", help="devices and hosts that are not used")
+    parser = commands.add_parser(
+        "quarantine", help="list or clear the devices and hosts that a job does not use"
+    )
     actions = parser.add_subparsers(dest="action", required=True, parser_class=Parser)
-    add_model_dir(actions.add_parser("list", help="tell which, why and for how long"))
-    clear = actions.add_parser("clear", help="have them used again")
+    add_model_dir(actions.add_parser("list", help="print which, why and for how long"))
+    clear = actions.add_parser("clear", help="let the job use them again")
     add_model_dir(clear)
     clear.add_argument(
         "units",

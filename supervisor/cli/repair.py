@@ -54,7 +54,7 @@ _AGAIN = "it may have written some files, but no data is lost; run the same comm
 def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
     parser = commands.add_parser(
-        "repair", help="have a job go on whose journal is damaged; nothing is deleted"
+        "repair", help="make a job with a damaged journal usable again; nothing is deleted"
     )
     add_model_dir(parser)
 

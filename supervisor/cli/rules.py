@@ -25,9 +25,9 @@ class UnknownRuleError(Exception):
 def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
     parser = commands.add_parser(
-        "rules", help="list all rules, in the order in which they are asked"
+        "rules", help="list all rules, in the order in which they are tried"
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="all about these rules alone")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="print all about these rules only")
     add_explaining(parser)
 
 
@@ -103,7 +103,7 @@ def _all_about(numbered: Sequence[tuple[int, Rule]], own: OwnRules) -> Iterator[
         yield f"   compared:   {compared(rule)}"
         for condition, values in _conditions(rule).items():
             yield f"   {condition}:".ljust(15) + "  or  ".join(map(str, values))
-        for note in _notes(rule):
+        for note in notes(rule):
             yield f"   also:       {note}"
         yield f"   why:        {rule.reason}"
         yield f"   what to do: {rule.advice}"
@@ -125,7 +125,7 @@ def _conditions(rule: Rule) -> dict[str, tuple[object, ...]]:
     return {name: values for name, values in conditions.items() if values}
 
 
-def _notes(rule: Rule) -> Iterator[str]:
+def notes(rule: Rule) -> Iterator[str]:
     """Yields what else a person should know about the rule."""
     if rule.without_context:
         yield "only for an error without a cause or context"
@@ -160,5 +160,5 @@ def _body(number: int, rule: Rule, own: OwnRules) -> dict[str, object]:
         "advice": rule.advice,
         "transient": rule.transient,
         "remedy": rule.remedy,
-        "notes": list(_notes(rule)),
+        "notes": list(notes(rule)),
     }

@@ -26,7 +26,7 @@ _ENDED_EARLY = (
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
-    parser = commands.add_parser("status", help="tell where the job in a model_dir stands")
+    parser = commands.add_parser("status", help="print where the job in a model_dir stands")
     add_model_dir(parser)
 
 

@@ -12,17 +12,30 @@ class ExitCode(IntEnum):
     """How a run of the command ended."""
 
     SUCCEEDED = 0
+    """The job has succeeded."""
     INTERNAL = 1
-    """An error of ours; Python's own code for an exception that nobody expected."""
+    """An error of ours: Python's own code for an exception that nobody expected."""
     USAGE = 64
+    """The command line is wrong."""
     NO_CAPACITY = 69
+    """The job waited for devices and still has too few of them. With `init.provision` also: its
+    devices stay busy or broken, so it needs another machine."""
     FAILED = 70
+    """The job failed for good: another attempt would fail in the same way."""
     OWNED = 73
+    """Another supervisor owns this model_dir."""
     CANNOT_WRITE = 74
+    """The journal, model_dir, the bucket or standard output cannot be read or written, or what an
+    earlier attempt left running cannot be killed."""
     DRAINED = 75
+    """The job was asked to stop, by SIGTERM or because the machine goes, and can be resumed."""
     BUDGET_SPENT = 76
+    """A restart budget is spent."""
     INVALID_CONFIG = 78
+    """The config is wrong, the journal is damaged and needs a person, or this user may not execute
+    Python."""
     STOPPED = 79
+    """A person stopped the job with Ctrl-C; it can be resumed."""
 
     @property
     def for_good(self) -> bool:

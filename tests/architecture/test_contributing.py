@@ -13,6 +13,7 @@ from supervisor.core.events import Event
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`((?:supervisor|tests|docs)/[\w./]+)(?::(\w+))?`", TEXT)))
 
 
@@ -88,5 +89,9 @@ def test_every_other_name_in_it_is_one_of_the_code() -> None:
         for path in (ROOT / folder).rglob("*.py"):
             if path != Path(__file__):
                 words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
-    named = {name for name in re.findall(r"`(\w+)`", TEXT) if not name.islower() or "_" in name}
+    named = {
+        name
+        for name in re.findall(r"`(\w+)`", TEXT + GLOSSARY)
+        if not name.islower() or "_" in name
+    }
     assert named - words == set()
