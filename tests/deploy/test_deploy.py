@@ -102,7 +102,7 @@ def test_the_image_starts_the_supervisor_from_locked_packages() -> None:
 LOCKS = ["requirements.lock", "deploy/requirements-tpu.lock", "deploy/requirements-cuda.lock"]
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, "docs/requirements.lock"])
 def test_locks_hold_hashes_and_no_addresses(lock: str) -> None:
     text = (ROOT / lock).read_text()
     assert "://" not in text
