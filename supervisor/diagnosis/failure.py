@@ -67,7 +67,8 @@ class RankEvidence:
     """The part of its output that may tell why it ended: see `digest`."""
     stage: str | None = None
     ended_before_kill: bool = False
-    """Whether it ended before the supervisor killed any rank: only such an end can be a cause."""
+    """Whether it ended before the supervisor killed any rank. Only then can a kill from outside
+    explain what other ranks suffer, or show that a host was lost."""
     stacks: str = ""
     """The Python stacks that `faulthandler` wrote when native code crashed; empty: none."""
 
@@ -142,8 +143,8 @@ class Failure:
     per_rung: bool = False
     """Whether the failure may occur only on this number of devices."""
     struck: bool = False
-    """Whether its rank was killed from outside first, before any other rank ended, and left no
-    error. That is what the loss of a host looks like."""
+    """Whether its rank was killed from outside before the supervisor killed any, and left no error.
+    That is what the loss of a host looks like."""
     blames_host: bool = False
     """Whether repetitions of it count against the host of its rank."""
     traceback: str = ""

@@ -28,6 +28,10 @@ a rung that the program can never be compiled for; `Noticed` for what people sho
   checkpoints.
 * Have two attempts at once.
 * Show a secret: every text is redacted first.
+
+**What it is not asked.** To kill when the lease is lost, to stop workers when the clock jumps, or
+to end with its supervisor. The guard does all that, with the processes of this host only. So an
+engine with workers on other hosts needs more than this interface: see CONTRIBUTING.md, "An engine".
 """
 
 from __future__ import annotations

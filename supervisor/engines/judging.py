@@ -57,7 +57,8 @@ class Seen:
     ranks: Mapping[int, SeenRank] = field(default_factory=dict)
     """If a rank is missing here, its output is read from its file."""
     ended_before_kill: int = 0
-    """How many ranks had ended when the engine killed the others: only these can be a cause."""
+    """How many ranks had ended when the engine killed the others: they come first in `exits`. See
+    `RankEvidence.ended_before_kill`."""
     step: int | None = None
     """The last completed step that was reported."""
     resumed_from: int | None = None
