@@ -112,7 +112,7 @@ class SupervisedWorker:
             failure = self._import("protocol.failure_record")
             stage, step = self._monitor.place(error) if self._monitor else (None, None)
             rank = int(os.environ.get(RANK, "0"))
-            record: FailureRecord = failure.describe(error, rank=rank, stage=stage, step=step)
+            record: FailureRecord = failure.record_of(error, rank=rank, stage=stage, step=step)
             return record
         except Exception:
             return None  # an error of ours must not change how the program ends
