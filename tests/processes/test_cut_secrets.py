@@ -58,8 +58,8 @@ def written(model_dir: Path) -> str:
     [
         (goes_on(120), {}, "(sh -c sleep 3600; true xxx"),
         (fails(300), {}, "root cause: ValueError: xxx"),
-        (f"{fails(300)} 2>&1 | cat", {}, "the output ends in a traceback: ValueError: xxx"),
-        (says(120), {"progress": {"pattern": r"step: (\d+)"}}, "the last line is 'xxx"),
+        (f"{fails(300)} 2>&1 | cat", {}, ": ValueError: xxx"),
+        (says(120), {"progress": {"pattern": r"step: (\d+)"}}, "The last line is 'xxx"),
     ],
     ids=["survivor", "root cause", "doubt", "unmatched"],
 )
