@@ -76,7 +76,9 @@ def worker_reported(state: JobState, event: WorkerReported, policy: RestartPolic
 def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple[Decision, ...]]:
     """Returns the recovery after a report; a completed step ends it."""
     recovery, doing = state.recovery, state.liveness
-    if recovery.mark is None:
+    assert isinstance(state.doing, Alive)
+    is_dying = isinstance(cause_of(state.doing), WorkerEnded | Hang)
+    if recovery.mark is None or is_dying:  # other ranks may report until they are killed
         return recovery, ()
     match event.message:
         case StageMessage():
@@ -126,10 +128,11 @@ def _ends_observed(
     group = replace(group, workers=workers)
     if len(event.exits) <= len(before):
         return replace(state, doing=group), ()
-    if not before and not isinstance(cause_of(group), Hang):
-        state = replace(state, recovery=state.recovery.died(event.at))
-    workers = replace(workers, exits=event.exits)
+    earlier, workers = workers, replace(workers, exits=event.exits)
     group = replace(group, workers=workers)
+    is_dying = _is_dying(workers, state, policy) and not _is_dying(earlier, state, policy)
+    if is_dying and not isinstance(cause_of(group), Hang):
+        state = replace(state, recovery=state.recovery.died(event.at))
     if workers.all_ended:
         return _survive(state, group, event.at, policy)
     if not state.drains and some_failed(workers.exits, state, policy):
@@ -137,6 +140,11 @@ def _ends_observed(
         cause = cause_of(group) or WorkerEnded()
         group = Stopping(workers, cause, deadline=event.at + policy.farewell)
     return replace(state, doing=group), ()
+
+
+def _is_dying(workers: Workers, state: JobState, policy: RestartPolicy) -> bool:
+    """Whether the attempt ends with what is known of its workers' exits."""
+    return workers.all_ended or some_failed(workers.exits, state, policy)
 
 
 def _survive(

@@ -36,14 +36,14 @@ from tests.core.history import RETRY, SAME, History, policy
 KILLED = WorkerExit(0, signal="SIGKILL")
 
 
-def job(*, reports: bool = True, phases: int = 1) -> History:
+def job(*, reports: bool = True, phases: int = 1, workers: int = 1) -> History:
     """A job whose first attempt runs since time 0."""
     one = PhasePolicy("only", 3, 2, Success(step=100), reports_stages=reports)
     many = tuple(replace(one, name=f"phase{number}") for number in range(phases))
     plain: RestartPolicy = policy(*many)
     history = History(replace(plain, backoff_first=8.0, backoff_jitter=0.0))
     history.starts()
-    history.happens(WorkersStarted(0.0, 1, (1000,)))
+    history.happens(WorkersStarted(0.0, 1, tuple(range(1000, 1000 + workers))))
     return history
 
 
@@ -369,3 +369,22 @@ def test_replaying_the_journal_does_not_depend_on_it() -> None:
 def test_of_several_steps_at_once_the_first_ends_the_recovery() -> None:
     (recovery,) = told(job(), *DEATH, says(13.0, StepMessage(99, first=31, in_output=True)))
     assert recovery.step == 31
+
+
+def test_a_rank_that_still_steps_while_its_group_dies_ends_no_recovery() -> None:
+    history = job(workers=2)
+    assert told(history, ends(10.0, replace(KILLED, rank=1)), says(10.05, StepMessage(21))) == []
+    history.waits()
+    rest = gone(10.5, step=21), starts(11.0), says(12.0, StepMessage(16))
+    (recovery,) = told(history, *rest)
+    assert (recovery.attempt, recovery.step, recovery.lost) == (2, 16, 6)
+    assert recovery.seconds == 2.0
+
+
+def test_a_rank_that_has_done_its_part_begins_no_recovery() -> None:
+    history = job(workers=2)
+    done = WorkerExit(1, code=0)
+    assert told(history, ends(10.0, done), says(11.0, StepMessage(17))) == []
+    killed = ends(20.0, done, KILLED), gone(20.5, step=17), starts(21.0)
+    (recovery,) = told(history, *killed, says(23.0, StepMessage(16)))
+    assert recovery.seconds == 3.0
