@@ -141,7 +141,12 @@ def looking(tmp_path: Path) -> MakeLooking:
 
 
 def children() -> set[int]:
-    return {child.pid for child in psutil.Process().children(recursive=True)}
+    """The processes below this one that live; a process that is dead and not yet reaped is none."""
+    return {
+        child.pid
+        for child in psutil.Process().children(recursive=True)
+        if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+    }
 
 
 def test_what_is_lost_is_not_found_and_what_is_wrong_computes_so(looking: MakeLooking) -> None:
@@ -183,7 +188,7 @@ def test_of_a_host_that_cannot_be_initialised_parts_are_tried(looking: MakeLooki
     assert (
         "before it could use a device: RuntimeError: Unable to initialize backend" in stuck.reason
     )
-    assert children() == before
+    assert children() <= before
 
 
 @pytest.mark.slow  # eight processes that start JAX, one after the other
@@ -206,7 +211,7 @@ def test_of_a_host_that_cannot_be_initialised_each_broken_device_is_found_alone(
     nothing = one.look(units=("2",))
     assert nothing.problem is not None
     assert "TPU initialization failed" in nothing.problem
-    assert children() == before
+    assert children() <= before
 
 
 @pytest.mark.parametrize(
