@@ -73,8 +73,8 @@ def test_a_hundred_kills_at_any_moment(supervise: Supervise, tmp_path: Path) -> 
     with preloaded(tmp_path) as supervisors:
         for _ in range(KILLS):
             pid = supervisors.start("run", str(path))
-            grown = partial(has_grown, model_dir, len(before) + moments.randrange(1, 20000))
-            busy = partial(has_called, pid, moments.randrange(1, 1600))
+            grown = partial(has_grown, model_dir, len(before) + moments.randrange(1, 40000))
+            busy = partial(has_called, pid, moments.randrange(1, 2400))
             assert eventually(moments.choice([grown, busy]), timeout=60)
             os.kill(pid, signal.SIGKILL)
             assert supervisors.answer() == -signal.SIGKILL
