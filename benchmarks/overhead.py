@@ -12,7 +12,7 @@ their share of one core and their memory (PSS) in the same period. Three setting
 * `supervised_each_step`: the same, but the trainer prints each step, and the supervisor reads it.
 
 supervise writes JSON here, which costs it more than the text that it writes by default. Last,
-measures a progress call that is not sent.
+measures a progress call that is not sent, of our trainer's reporter and of `supervise_worker`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from benchmarks.contest import FailedError
 from benchmarks.peers import Peer
 from benchmarks.report import Report, options
 from benchmarks.training import DEFAULTS, Contestant, Step, Training, training
+from supervisor.protocol.environment import PROGRESS_FD, PROGRESS_PIPE, file_identity
 from supervisor.protocol.reporter import Reporter
+from supervisor.protocol.worker_path import supervise_worker
 
 BARE = Contestant("bare", Peer("bare", (), lambda bin_, argv, folder: list(argv)))
 _QUIET = {"standby": "off", "prefetch": False}
@@ -43,8 +45,10 @@ _LOG_EVERY = 10
 _WARM = 20
 """Steps before the measurement begins."""
 _CALLS = 100_000
-_FEW = 3
-"""Rounds in which `supervised_each_step` is measured; the other settings have all rounds."""
+_EACH_STEP_ROUNDS = 3
+"""Rounds in which `supervised_each_step` is measured."""
+_DEFAULTS_ROUNDS = 6
+"""Rounds in which `defaults` is measured, whose preparations take minutes."""
 _PREPARING_TAKES = 900.0
 """Longest wait in seconds for preparations, which use only the CPU time that training leaves."""
 _LAST_PREPARED = 1
@@ -71,11 +75,7 @@ def main() -> None:
     found = {c.name: Measurements() for c in (BARE, SUPERVISED, PRINTS_EACH_STEP, DEFAULTS)}
     found[_AT_START] = Measurements()
     for turn in range(rounds):
-        trio = (BARE, SUPERVISED, DEFAULTS)
-        for contestant in (
-            *(trio if turn % 2 else trio[::-1]),
-            *(PRINTS_EACH_STEP,) * (turn < _FEW),
-        ):
+        for contestant in _contestants(turn):
             try:
                 with _trained(contestant) as run:
                     if contestant is DEFAULTS:
@@ -87,8 +87,20 @@ def main() -> None:
             except FailedError as error:
                 report.left_out[f"{contestant.name}_{turn}"] = str(error)
     conclude(report, found)
-    report.spread("unsent_progress_call", "us", [_unsent() for _ in range(3 if given.quick else 9)])
+    repeats = range(3 if given.quick else 9)
+    report.spread("unsent_progress_call", "us", [_unsent() for _ in repeats])
+    report.spread("unsent_step_by_module", "us", [_unsent_by_module() for _ in repeats])
     report.finish(given.json)
+
+
+def _contestants(turn: int) -> Sequence[Contestant]:
+    """Returns the settings to measure in the round `turn`, in another order in every second one."""
+    all_of_it = [BARE, SUPERVISED]
+    if turn < _DEFAULTS_ROUNDS:
+        all_of_it.append(DEFAULTS)
+    if turn < _EACH_STEP_ROUNDS:
+        all_of_it.append(PRINTS_EACH_STEP)
+    return all_of_it if turn % 2 else all_of_it[::-1]
 
 
 def conclude(report: Report, found: Mapping[str, Measurements]) -> None:
@@ -181,19 +193,47 @@ def _rate(steps: Sequence[Step], since: float) -> float:
 def _unsent() -> float:
     """Returns the microseconds of a progress call that is not sent, because it comes too soon after
     the last one."""
-    read_end, write_end = os.pipe()
-    reporter = Reporter(write_end, step_interval=3600.0)
-    metrics = {"loss": 1.0, "learning_rate": 0.1}
-    reporter.step(0, metrics)
-    began = time.perf_counter()
-    for step in range(_CALLS):
-        reporter.step(step, metrics)
-    taken = time.perf_counter() - began
-    sent = os.read(read_end, 1 << 16).count(b"\n")
-    assert sent == 1, "what was to be timed was sent"
-    os.close(read_end)
-    os.close(write_end)
+    with _progress_pipe() as (read_end, write_end):
+        reporter = Reporter(write_end, step_interval=3600.0)
+        metrics = {"loss": 1.0, "learning_rate": 0.1}
+        reporter.step(0, metrics)
+        began = time.perf_counter()
+        for step in range(_CALLS):
+            reporter.step(step, metrics)
+        taken = time.perf_counter() - began
+        assert _lines_in(read_end) == 1, "what was to be timed was sent"
     return 1e6 * taken / _CALLS
+
+
+def _unsent_by_module() -> float:
+    """Returns the microseconds of a `supervise_worker.step` that is not sent."""
+    with _progress_pipe() as (read_end, write_end):
+        supervise_worker.STEP_INTERVAL = 3600.0
+        supervise_worker.connect(
+            {PROGRESS_FD: str(write_end), PROGRESS_PIPE: file_identity(write_end)}
+        )
+        supervise_worker.step(0, loss=1.0)
+        began = time.perf_counter()
+        for step in range(_CALLS):
+            supervise_worker.step(step, loss=1.0)
+        taken = time.perf_counter() - began
+        assert _lines_in(read_end) == 2, "a stage and one step: what was to be timed was sent"
+        supervise_worker.connect({})
+    return 1e6 * taken / _CALLS
+
+
+@contextmanager
+def _progress_pipe() -> Iterator[tuple[int, int]]:
+    read_end, write_end = os.pipe()
+    try:
+        yield read_end, write_end
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+def _lines_in(read_end: int) -> int:
+    return os.read(read_end, 1 << 16).count(b"\n")
 
 
 if __name__ == "__main__":

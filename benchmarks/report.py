@@ -4,7 +4,7 @@
 
 The JSON has `benchmark`, `machine`, `figures` (numbers by name, with the unit in the name),
 `samples` (the measurements that the figures are computed from) and `left_out` (what could not be
-measured here, with the reason). `python -m benchmarks.tables` makes the README's tables from it.
+measured here, with the reason). `python -m benchmarks.tables` makes the tables of the docs from it.
 """
 
 from __future__ import annotations

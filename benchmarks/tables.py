@@ -1,9 +1,10 @@
-"""Writes the README's tables from the benchmarks' results, so that nobody types a number by hand.
+"""Writes the tables of the docs from the benchmarks' results, so that nobody types a number.
 
     python -m benchmarks.tables
 
-A table is between `<!-- benchmark: NAME -->` and `<!-- end -->`, and comes from
-`benchmarks/results/NAME.json`. Without that file, a line says that it is not measured yet.
+A table is between `<!-- benchmark: NAME -->` and `<!-- end -->` in one of `PAGES`, and comes from
+`benchmarks/results/NAME.json`. Without that file, a line says that it is not measured yet. The
+table `summary`, which is in the README, compares the contestants of several benchmarks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,19 @@ from typing import Any
 from benchmarks.contest import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
+ALL_TABLES = ROOT / "docs" / "benchmarks.md"
+PAGES = (
+    ROOT / "README.md",
+    ALL_TABLES,
+    *(
+        ROOT / "docs" / "explanation" / f"{name}.md"
+        for name in ("checkpoints", "determinism", "fast-restarts")
+    ),
+)
+"""The pages that have tables."""
+SUMMARY = "summary"
 _MARKED = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_NOT_MEASURED = "Not measured yet."
 
 
 @dataclass(frozen=True)
@@ -91,16 +104,21 @@ TABLES = {
         "kills",
     ),
     "floor": Table(
-        ("death of a trivial child -> the next one's first line", "ms: median (least to most)"),
+        (
+            "death of a trivial child -> the next one's first line",
+            "ms: median (least to most), or ratio",
+        ),
         {
             "subprocess": "a bare Python loop",
             "supervise": "supervise",
             "standby": "supervise, with a standby",
             **_PEERS,
             "circus": "circus, looking every 0.1 s",
+            "supervise_over_subprocess": "supervise over a bare Python loop",
         },
-        (_SPREAD,),
+        ((_SPREAD, "{0}"),),
         "deaths",
+        samples_of={"supervise_over_subprocess": ("supervise_ms", "subprocess_ms")},
     ),
     "overhead": Table(
         ("while nothing happens", "median, or ratio (95 % interval)"),
@@ -119,6 +137,7 @@ TABLES = {
             "supervised_each_step_cpu_percent": "the same where the trainer prints each step",
             "supervised_pss_mb": "the same: supervisor and guard, MB (PSS)",
             "unsent_progress_call_us": "a progress call that is not sent, microseconds",
+            "unsent_step_by_module_us": "the same by `supervise_worker.step`",
         },
         ((_INTERVAL, "{0}"),),
         "windows",
@@ -221,10 +240,98 @@ TABLES = {
 }
 
 
+@dataclass(frozen=True)
+class SummaryRow:
+    """A row of the summary: one measurement of all contestants. A cell is a median; it is empty if
+    it was not measured."""
+
+    title: str
+    benchmark: str
+    cell: str | tuple[str, ...]
+    """As in `Table`."""
+    names: Mapping[str, tuple[str, ...]]
+    """The contestants by column: the names with which their figures begin. The first name that the
+    benchmark has is used: older results have other names."""
+
+
+def _with_peers(standby: str, alone: str) -> Mapping[str, tuple[str, ...]]:
+    """Returns the names of a row in which the peers are, too."""
+    return {"standby": (standby,), "alone": (alone,), **{name: (name,) for name in _PEERS}}
+
+
+_SUMMARY_COLUMNS = {
+    "standby": "supervise, with a standby",
+    "alone": "supervise, without",
+    **_PEERS,
+}
+_SUMMARY_ROWS = (
+    SummaryRow(
+        "`kill -9` of our trainer until its next step, s",
+        "recovery",
+        "{0_s}",
+        _with_peers("ready_orbax", "off_orbax"),
+    ),
+    SummaryRow(
+        "the same with snapshots in memory, s",
+        "recovery",
+        "{0_s}",
+        {"standby": ("ready_snapshot",)},
+    ),
+    SummaryRow(
+        "the same as both come: nothing set, and bash has no cache, s",
+        "recovery",
+        "{0_s}",
+        {"standby": ("defaults",), "bash": ("bash_defaults",)},
+    ),
+    SummaryRow(
+        "steps to do again (supervise: with snapshots)",
+        "recovery",
+        "{0_lost_steps}",
+        {"standby": ("ready_snapshot",), **{name: (name,) for name in _PEERS}},
+    ),
+    SummaryRow(
+        "`kill -9` of an Orbax script until its next step, s",
+        "orbax_recovery",
+        "{0_s}",
+        _with_peers("imports", "off"),
+    ),
+    SummaryRow(
+        "the same beside busy processes, s",
+        "orbax_recovery",
+        "{0_s}",
+        {**_with_peers("loaded_imports", "loaded_off"), "bash": ("loaded_bash",)},
+    ),
+    SummaryRow(
+        "death of a trivial program until its next start, ms",
+        "floor",
+        "{0_ms}",
+        _with_peers("standby", "supervise"),
+    ),
+    SummaryRow(
+        "steps per second over those of a bare run",
+        "overhead",
+        (_INTERVAL, "{0}"),
+        {"standby": ("defaults_over_bare",), "alone": ("supervised_over_bare", "steps_ratio")},
+    ),
+    SummaryRow(
+        "CPU time of supervise, % of one core",
+        "overhead",
+        "{0_cpu_percent}",
+        {"standby": ("defaults",), "alone": ("supervised", "supervisor")},
+    ),
+    SummaryRow(
+        "memory of supervise (PSS), MB",
+        "overhead",
+        "{0_pss_mb}",
+        {"standby": ("defaults",), "alone": ("supervised", "supervisor")},
+    ),
+)
+
+
 def main() -> None:
-    """Write all tables into README.md."""
-    readme = ROOT / "README.md"
-    readme.write_text(rewritten(readme.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")
+    """Write all tables into their pages."""
+    for page in PAGES:
+        page.write_text(rewritten(page.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")
 
 
 def rewritten(text: str, results: Path) -> str:
@@ -232,13 +339,60 @@ def rewritten(text: str, results: Path) -> str:
 
     def table(match: re.Match[str]) -> str:
         begin, name, end = match.groups()
-        path = results / f"{name}.json"
-        if not path.exists():
-            return f"{begin}Not measured yet.\n{end}"
-        report = json.loads(path.read_text(encoding="utf-8"))
-        return begin + "".join(f"{line}\n" for line in _lines(TABLES[name], report)) + end
+        lines = _summary(results) if name == SUMMARY else _table(name, results)
+        return begin + "".join(f"{line}\n" for line in lines) + end
 
     return _MARKED.sub(table, text)
+
+
+def _report(name: str, results: Path) -> Mapping[str, Any] | None:
+    """Returns the result of a benchmark; None if it was not measured."""
+    path = results / f"{name}.json"
+    if not path.exists():
+        return None
+    report: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report
+
+
+def _table(name: str, results: Path) -> Iterator[str]:
+    report = _report(name, results)
+    if report is None:
+        yield _NOT_MEASURED
+    else:
+        yield from _lines(TABLES[name], report)
+
+
+def _summary(results: Path) -> Iterator[str]:
+    """Yields the lines of the summary, without rows and columns that have no figure."""
+    names = {row.benchmark for row in _SUMMARY_ROWS}
+    reports = {name: found for name in names if (found := _report(name, results)) is not None}
+    rows = {
+        row.title: _medians(row, reports[row.benchmark]["figures"])
+        for row in _SUMMARY_ROWS
+        if row.benchmark in reports
+    }
+    columns = [
+        column for column in _SUMMARY_COLUMNS if any(cells[column] for cells in rows.values())
+    ]
+    if not columns:
+        yield _NOT_MEASURED
+        return
+    yield _line(("median", *(_SUMMARY_COLUMNS[column] for column in columns)))
+    yield _line(("---",) * (len(columns) + 1))
+    for title, cells in rows.items():
+        if any(cells.values()):
+            yield _line((title, *(cells[column] or "" for column in columns)))
+    yield ""
+    yield from sorted({_machine_line(report) for report in reports.values()})
+
+
+def _medians(row: SummaryRow, figures: Mapping[str, float]) -> Mapping[str, str | None]:
+    """Returns the row's cells by column; None for an empty one."""
+    filled = {
+        column: [_filled(row.cell, name, figures) for name in row.names.get(column, ())]
+        for column in _SUMMARY_COLUMNS
+    }
+    return {column: next(filter(None, cells), None) for column, cells in filled.items()}
 
 
 def _lines(table: Table, report: Mapping[str, Any]) -> Iterator[str]:
@@ -253,10 +407,14 @@ def _lines(table: Table, report: Mapping[str, Any]) -> Iterator[str]:
     yield _line((*table.head, f"n ({table.unit_counted})"))
     yield _line(("---",) * (len(table.head) + 1))
     yield from (_line((*cells, str(count))) for cells, count in rows)
+    yield ""
+    yield _machine_line(report)
+
+
+def _machine_line(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
     jax = machine["packages"]["jax"]
-    yield ""
-    yield f"({machine['cores']} cores of {machine['cpu']}, Python {machine['python']}, jax {jax}.)"
+    return f"({machine['cores']} cores of {machine['cpu']}, Python {machine['python']}, jax {jax}.)"
 
 
 def _row(table: Table, name: str, report: Mapping[str, Any]) -> tuple[tuple[str, ...], int] | None:
