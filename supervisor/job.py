@@ -7,8 +7,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from supervisor.adapters.kernel import stall
@@ -19,10 +20,11 @@ from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.adapters.processes.leftovers import lineage_of
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import FileJournal, History, JournalError, phases_on_record
-from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseTakenError
+from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseTakenError, LeaseTimes
 from supervisor.adapters.stores.mirror import Mirror, MirroredStorage
 from supervisor.adapters.stores.space import RoomMakingStorage, Space
 from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.adapters.telling.alive_file import AliveFile
 from supervisor.adapters.telling.runlog import LogFormat, RunLog
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core import cache_trust
@@ -37,13 +39,15 @@ from supervisor.core.events import (
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import JobState
+from supervisor.core.stopping import time_to_stop
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.engines.engine import Engine
+from supervisor.engines.guard_watch import keep_guard
 from supervisor.engines.local import LocalEngine
 from supervisor.engines.preemption_sources import preemption_sources
 from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.this_host import ThisHost
-from supervisor.guard_keeper import keep_guard, record_and_contain, sweep_leftovers
+from supervisor.guard_keeper import record_and_contain, sweep_leftovers
 from supervisor.history.writer import writer
 from supervisor.host.notice import Notice
 from supervisor.host.outlet import say_on_stderr
@@ -58,11 +62,12 @@ from supervisor.model_dir_ownership import (
     is_gone,
     own_model_dir,
 )
-from supervisor.observers import make_display, observers_of
+from supervisor.observers import Display, LongestSave, make_display, observers_of
 from supervisor.ports import Clock, Storage
 from supervisor.preflight import Prerequisites, check, make_model_dir, start_warnings
 from supervisor.prepare import Prepared
 from supervisor.protocol import environment, simulated
+from supervisor.protocol.reading import UnreadableError
 from supervisor.remote import bring_job, lease_place
 from supervisor.repair import highest_attempt
 from supervisor.runtime import Runtime
@@ -85,16 +90,22 @@ _CACHE_NOT_SHARED = (
 )
 
 
+class NoClusterError(Exception):
+    """The cluster that has the hosts of the job does not answer."""
+
+
 def run_job(
     prepared: Prepared,
     log_format: LogFormat,
     exclusion: Exclusion | None = None,
     *,
     once: bool = False,
+    alive_file: Path | None = None,
 ) -> int:
     """Run the job until it ends; returns its exit code, before the config's `exit_codes` map it.
 
     `once`: do nothing if the job has succeeded already, even if only its exit code says so.
+    `alive_file`: see `AliveFile`.
 
     Raises:
         ConfigError: model_dir cannot be used, or the config does not fit the job that is in it.
@@ -102,7 +113,7 @@ def run_job(
         LeaseExpiredError: another supervisor may own model_dir by now.
         UnkillableError: a process of the job, or of an earlier supervisor, cannot be killed.
         JournalError, ModelDirError: model_dir cannot be read or written (any more).
-        JobGoneError, GuardStartError: see these classes.
+        JobGoneError, GuardStartError, NoClusterError: see these classes.
     """
     clock, prerequisites = SystemClock(), check(prepared)
     with ExitStack() as stack:
@@ -123,15 +134,17 @@ def run_job(
         reactor.stop_on_signals()
         job = history.state.job or uuid.uuid4().hex[:12]
         stack.callback(_kill_all_processes, guard, reactor)
-        warnings = start_warnings(prepared)
+        warnings = start_warnings(prepared, state=history.state, once=once)
         warnings += sweep_leftovers(prepared.job.model_dir, history.state.job)
         record_and_contain(guard, storage, prepared.job.model_dir, job, instance)
         lineage = lineage_of(os.environ, f"{job}@{instance}")
+        longest_save = LongestSave(history.state.longest_save)
         preemption = _watch_for_preemption(
-            prepared, guard, job, lineage, clock, reactor, stack, redactor
+            prepared, guard, job, lineage, clock, reactor, stack, redactor, longest_save
         )
         display = make_display(prepared, clock, reactor.post, stack, log_format)
         log = RunLog(storage, clock, display.line, log_format, redactor.text, display.has_shown)
+        stack.callback(log.say_what_waits)  # if this supervisor ends before its job goes on
         tell_start(log, prepared, history, config_changes, warnings, once=once)
         if history.config != config:
             journal.record_config(clock.wall(), config, [str(change) for change in config_changes])
@@ -159,8 +172,19 @@ def run_job(
         simulation = prepared.job.model_dir / simulated.FILE
         host = ThisHost(guard, simulation)
         probe = DeviceProbe(reactor, clock, host, _marked(job, lineage))
-        engine: Engine = LocalEngine(
-            reactor, clock, host, os.environ, display.mirror, cache, probe, redactor.text, known
+        engine = _engine(
+            prepared,
+            job,
+            opened,
+            reactor,
+            clock,
+            host,
+            display,
+            cache,
+            probe,
+            redactor,
+            known,
+            stack,
         )
         space.in_use = lambda: engine.directory
         world = LocalWorld(
@@ -180,7 +204,15 @@ def run_job(
             text = f"a preemption is announced: {reason}; nothing is started here"
             log.say(Notice("preemption-announced", text, reason=reason), level="warning")
             return int(ExitCode.DRAINED)
-        runtime = Runtime(world, journal, clock, (observers,), history.state, prepared.policy)
+        if alive_file is not None:
+            AliveFile(
+                alive_file,
+                reactor.call_later,
+                lambda told: reactor.post(Noticed(clock.now(), told)),
+            )
+        runtime = Runtime(
+            world, journal, clock, (observers, longest_save), history.state, prepared.policy
+        )
         end_process = partial(_kill_workers_and_exit, prepared, guard, complain)
         grace = prepared.policy.grace_period + _SHUTDOWN_MARGIN
         with stall.watched(reactor, grace, engine.pass_on_sigterm, end_process):
@@ -190,6 +222,55 @@ def run_job(
                 prepared,
                 log,
             )
+
+
+def _engine(
+    prepared: Prepared,
+    job: str,
+    opened: _OpenModelDir,
+    reactor: Reactor,
+    clock: Clock,
+    host: ThisHost,
+    display: Display,
+    cache: CompileCache,
+    probe: DeviceProbe,
+    redactor: Redactor,
+    phases_with_steps: frozenset[int],
+    stack: ExitStack,
+) -> Engine:
+    """Returns the engine of the job, which ends with `stack`.
+
+    Raises:
+        ConfigError: the cluster of the hosts can never be used as it is.
+        NoClusterError: it does not answer.
+    """
+    hosts, redact = prepared.job.phases[0].init.hosts, redactor.text
+    if hosts is None:
+        mirror, known = display.mirror, phases_with_steps
+        return LocalEngine(reactor, clock, host, os.environ, mirror, cache, probe, redact, known)
+    from supervisor.engines.fleet import on_ray  # a job on one machine needs none of it
+
+    own, platform = opened.ownership, prepared.plans[0].platform
+    try:
+        return on_ray.engine_on_ray(
+            hosts,
+            platform,
+            job,
+            own.epoch,
+            own.owner,
+            own.check,
+            reactor,
+            clock,
+            host,
+            cache,
+            redact,
+            opened.history.config,
+            stack,
+        )
+    except on_ray.ClusterRefusedError as error:
+        raise ConfigError([prepared.job.problem(0, ("init", "hosts"), str(error))]) from error
+    except on_ray.ClusterUnreachableError as error:
+        raise NoClusterError(f"{error}; run the same command again later") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +305,8 @@ def _open_model_dir(
     objects, trust = prerequisites.objects, prerequisites.trust
     make_model_dir(prepared)
     means = exclusion or Exclusion.needed_by(model_dir, in_bucket=objects is not None)
+    if prepared.job.phases[0].init.hosts is not None and means.lease is None:
+        means = replace(means, lease=LeaseTimes())  # its number is the epoch that agents obey
 
     def notice(told: Notice) -> None:
         reactor.post(Noticed(clock.now(), told))
@@ -244,7 +327,10 @@ def _open_model_dir(
         try:
             ownership = stack.enter_context(owning)
         except OSError as error:
-            text = f"{prepared.job.shown_model_dir} cannot be locked: {error.strerror}"
+            why = (
+                error if isinstance(error, UnreadableError) else error.strerror
+            )  # it names the file
+            text = f"{prepared.job.shown_model_dir} cannot be locked: {why}"
             raise ModelDirError(text) from error
         if objects is None:
             journal = FileJournal(storage, tell=notice)
@@ -287,6 +373,7 @@ def _watch_for_preemption(
     reactor: Reactor,
     stack: ExitStack,
     redactor: Redactor,
+    longest_save: LongestSave,
 ) -> PreemptionWatch:
     """Listen for announced preemptions until `stack` ends.
 
@@ -294,8 +381,8 @@ def _watch_for_preemption(
     """
     config = prepared.job.phases[0].init.autorestart.preemption
 
-    def on_preemption(text: str) -> None:
-        reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, text))
+    def on_preemption(text: str, notice: float | None) -> None:
+        reactor.post(StopRequested(clock.now(), StopSource.PREEMPTION, text, notice=notice))
 
     def on_maintenance(text: str) -> None:
         reactor.post(MaintenanceAnnounced(clock.now(), text))
@@ -303,7 +390,10 @@ def _watch_for_preemption(
     def post_notice(notice: Notice) -> None:
         reactor.post(Noticed(clock.now(), notice))
 
-    sources = preemption_sources(config, _marked(job, lineage), guard)
+    def time_needed() -> float:
+        return time_to_stop(longest_save.seconds, prepared.policy)
+
+    sources = preemption_sources(config, _marked(job, lineage), guard, time_needed, post_notice)
     watch = PreemptionWatch(sources, on_preemption, on_maintenance, post_notice, redactor.text)
     stack.callback(watch.close)
     return watch
@@ -352,7 +442,7 @@ def _start_event(
     once: bool,
 ) -> SupervisorStarted:
     phase = min(state.phase, len(prepared.plans) - 1)
-    committed = newest_in(host, prepared, phase)
+    committed = newest_in(host, prepared, phase, state.checkpoints, state.checkpoint_kinds)
     epoch = clock.wall().timestamp() - clock.now()
     return SupervisorStarted(
         clock.now(), job, prepared.policy, committed, epoch, once, attempt, writer()

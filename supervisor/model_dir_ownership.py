@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from supervisor.adapters.kernel import clock_watch
@@ -93,6 +95,11 @@ class ModelDir:
     bucket: tuple[Uri, LeasePlace] | None = None
 
     @property
+    def shown(self) -> str:
+        """What people know it by: its path, or the URI of the bucket."""
+        return str(self.directory if self.bucket is None else self.bucket[0])
+
+    @property
     def lease_file(self) -> str:
         """The path or URI of the lease file."""
         return str(self.directory / LEASE if self.bucket is None else self.bucket[0] / LEASE)
@@ -130,7 +137,7 @@ def own_model_dir(
         ownership = Ownership(_no_check)
         if exclusion.flock:
             with suppress(LockUnsupportedError):  # then `is_shared` is true as well
-                lock = stack.enter_context(_locked(model_dir.directory))
+                lock = stack.enter_context(_locked(model_dir.directory, model_dir.shown))
                 checks.append(lambda: _check_still_there(lock, model_dir))
                 if lock.ignored is not None:
                     notice(Notice("lock-ignored", lock.ignored, reason=lock.ignored))
@@ -147,10 +154,12 @@ def own_model_dir(
             file = LocalStorage(model_dir.directory, writer=f".{token}")
             bucket = model_dir.bucket
             place = bucket[1] if bucket else LeaseFile(file, exclusion.lease.settle)
-            lease = _lease(place, exclusion.lease, token, guard, say, end)
+            times = exclusion.lease
+            overdue = partial(_tell_overdue, model_dir.lease_file, times, clock, notice, say)
+            lease = _lease(place, times, token, guard, say, end, overdue)
             lease.acquire()
             stack.callback(lease.release)
-            reaction = _ClockJumpReaction(guard, lease, exclusion.lease, clock, reactor)
+            reaction = _ClockJumpReaction(guard, lease, times, clock, reactor)
             watch = ClockWatch(exclusion.clocks, reaction)
             watch.start()
             stack.callback(watch.stop)
@@ -210,8 +219,8 @@ def _no_check() -> None:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[DirectoryLock]:
-    lock = DirectoryLock(directory)
+def _locked(directory: Path, shown: str = "") -> Iterator[DirectoryLock]:
+    lock = DirectoryLock(directory, shown=shown)
     try:
         yield lock
     finally:
@@ -325,6 +334,7 @@ def _lease(
     guard: GuardClient,
     say: Callable[[str], None],
     end: EndProcess,
+    on_overdue: Callable[[float | None], None],
 ) -> Lease:
     def lost(error: Exception) -> None:
         """Kill the workers, and end this process if the main thread does not do it in time; called
@@ -343,4 +353,32 @@ def _lease(
         on_renewed=guard.kill_unless_renewed,
         on_lost=lost,
         say=say,
+        on_overdue=on_overdue,
     )
+
+
+def _tell_overdue(
+    place: str,
+    times: LeaseTimes,
+    clock: Clock,
+    notice: Tell,
+    say: Callable[[str], None],
+    seconds: float | None,
+) -> None:
+    """Tell that the lease was renewed `seconds` ago and is not now; None: it is renewed again.
+
+    `say` tells it at once: the main loop may be waiting for the same place.
+    """
+    if seconds is None:
+        told = Notice("lease-renewed", "the lease on model_dir is renewed again", place=place)
+    else:
+        since = clock.wall() - timedelta(seconds=seconds)
+        end = since + timedelta(seconds=times.kill)
+        text = (
+            f"the lease on model_dir was not renewed since {since:%H:%M:%S}: {place} cannot be "
+            "written. What the supervisor writes there waits; if that lasts until "
+            f"{end:%H:%M:%S}, it kills the workers and ends"
+        )
+        told = Notice("lease-overdue", text, place=place, seconds=seconds)
+    notice(told)
+    say(told)

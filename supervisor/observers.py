@@ -48,6 +48,17 @@ _SUMMARY = "summary"
 """The name of the summary's view in the journal."""
 
 
+class LongestSave:
+    """The longest save of the job so far, for the threads that ask whether a save still fits."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+
+    def observe(self, told: Transition) -> None:
+        """See `Observer`."""
+        self.seconds = told.after.longest_save
+
+
 class LineObserver(Protocol):
     """Shows or writes transitions with their lines, for people or for tools.
 

@@ -306,6 +306,9 @@ class Announcement:
     text: str
     ends_machine: bool = True
     """True if the job cannot stay on this machine."""
+    notice: float | None = None
+    """How many seconds the machine stays, if the source knows that. Such a source announces when
+    the job must begin to save."""
 
 
 class AnnouncementSource(Protocol):

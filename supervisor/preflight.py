@@ -8,30 +8,40 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import stat
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EROFS, ESTALE
+from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EPERM, EROFS, ESTALE
 from importlib.util import find_spec
 from pathlib import Path
 
+from supervisor.adapters.platforms.allocation_end import shown_time
 from supervisor.adapters.platforms.tpu_lock import LOCK
+from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.adapters.stores.storage import make_durably
 from supervisor.config import gpus, placeholders, visible_chips
+from supervisor.config.known_programs import is_shell
 from supervisor.config.places import missing_path_hint
 from supervisor.config.plan import JAX_PLATFORMS, PhasePlan, may_fall_back_to_cpu
 from supervisor.config.problems import Location, Problem
 from supervisor.config.rule_checks import vacuous_patterns
+from supervisor.config.shell_pipes import pipe_that_hides_failure
+from supervisor.config.topology import SliceShape
 from supervisor.core.cache_trust import Trust
+from supervisor.core.state import JobState
 from supervisor.engines.holders import lock_in_the_way
-from supervisor.engines.python_program import is_shell, script_of
+from supervisor.engines.missing_jax import missing_jax
+from supervisor.engines.python_program import script_of
 from supervisor.files.segments import JOURNAL
 from supervisor.host.notice import Notice
 from supervisor.model_dir_ownership import ModelDirError
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
 from supervisor.protocol import removal
+from supervisor.protocol.location import SCHEMES
 from supervisor.protocol.reading import open_file
 from supervisor.protocol.removal import Place
 from supervisor.protocol.this_machine import missing_gpu
@@ -43,6 +53,12 @@ _MAX_NAME = 255
 _SHEBANG = re.compile(rb"#![ \t]*([^ \t\n]+)")
 _SHELL_ONLY = re.compile(r"\|\|?|&&?|;|\d?(?:>>?|<)(?:&\d)?")
 """Words that connect commands or files in a shell."""
+_IN_A_BUCKET = re.compile(rf"(?:^|[=\s'\"])((?:{'|'.join(SCHEMES)})://[^\s'\"]+)")
+_READ_FROM = re.compile(r"(?i)data|corpus|vocab|token|pretrain|restore|load|init_from")
+"""In the name of an option or variable for what a program reads."""
+_NEW_JOB = JobState()
+_DESCRIPTORS, _DESCRIPTORS_PER_HOST = 256, 4
+"""What the process that speaks to Ray may have open: connections to each host, and the rest."""
 _UNEXPANDED = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})|(?:^|=)(~)(?:/|$)")
 
 
@@ -69,12 +85,23 @@ def check(prepared: Prepared, patience: float = 60.0) -> Prerequisites:
         for where, message in _program_problems(plan, prepared.job.source.name)
     ]
     problems += _trainer_problems(prepared)
+    problems += _hosts_problems(prepared)
     problems += _platform_problems(prepared)
     problems += _device_problems(prepared)
+    problems += _preemption_problems(prepared, time.time())
     problems += _model_dir_problems(prepared, _existing(prepared.job.model_dir))
     if problems:
         raise prepared.refusal(problems)
     return Prerequisites(reach_bucket(prepared.job, patience), cache_trust(prepared.job))
+
+
+def _preemption_problems(prepared: Prepared, now: float) -> Iterator[Problem]:
+    """Yields a problem if `preemption.until` has passed: nothing could ever start."""
+    until = prepared.job.phases[0].init.autorestart.preemption.until
+    if until is not None and until <= now:
+        where = ("init", "autorestart", "preemption", "until")
+        text = f"has passed ({shown_time(until)}): give the end of this allocation, or remove it"
+        yield prepared.job.problem(0, where, text)
 
 
 def _trainer_problems(prepared: Prepared) -> Iterator[Problem]:
@@ -88,6 +115,40 @@ def _trainer_problems(prepared: Prepared) -> Iterator[Problem]:
                 "pip install '.[trainer]' in a checkout"
             )
             yield prepared.job.problem(index, ("fit",), message)
+
+
+def _hosts_problems(prepared: Prepared) -> Iterator[Problem]:
+    """Yields the problems of a job that asks for several hosts."""
+    hosts, longest = prepared.job.phases[0].init.hosts, LeaseTimes().kill
+    if hosts is None:
+        return
+    where: Location = ("init", "hosts")
+    if find_spec(hosts.engine) is None:
+        message = (
+            f"needs {hosts.engine} here, and on each host: install the [{hosts.engine}] extra, as "
+            f"in pip install '.[{hosts.engine}]' in a checkout"
+        )
+        yield prepared.job.problem(0, (*where, "engine"), message)
+    for index, phase in enumerate(prepared.job.phases):
+        if phase.init.workers not in (1, hosts.count):
+            message = (
+                f"is {phase.init.workers}: several workers on each of {hosts.count} hosts are not "
+                "supported yet; remove it, and each host has one"
+            )
+            yield prepared.job.problem(index, ("init", "workers"), message)
+    if hosts.lost_after >= longest:
+        message = (
+            f"is {hosts.lost_after:g} s, too long for the lease of model_dir: a supervisor that "
+            f"cannot renew it stops after {longest:g} s, and hosts must be lost before; use less"
+        )
+        yield prepared.job.problem(0, (*where, "lost_after"), message)
+    needed, limit = hosts.count + hosts.spares, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if limit < _DESCRIPTORS + _DESCRIPTORS_PER_HOST * needed:
+        message = (
+            f"asks for {needed} hosts, but a process here may open {limit} files only: raise the "
+            f"hard limit (ulimit -Hn) to {_DESCRIPTORS + _DESCRIPTORS_PER_HOST * needed}"
+        )
+        yield prepared.job.problem(0, (*where, "count"), message)
 
 
 def _platform_problems(prepared: Prepared) -> Iterator[Problem]:
@@ -110,6 +171,8 @@ def _device_problems(prepared: Prepared) -> Iterator[Problem]:
     """Yields the problems of the environment with devices: variables that hide GPUs or TPU chips
     which a phase needs, and settings that jaxlib refuses."""
     for index, plan in enumerate(prepared.plans):
+        if plan.num_hosts:  # its devices are on other machines
+            continue
         environ = {**os.environ, **plan.secrets, **plan.env}
         stored = plan.env_secrets  # `validate` knows their names, but not their values
         if plan.platform == "gpu" and all(n in stored or environ.get(n) for n in gpus.FRACTIONS):
@@ -177,8 +240,26 @@ def _refusals(prepared: Prepared, folder: Path, error: OSError) -> Iterator[Prob
     if error.errno in (EROFS, EIO, ESTALE):
         raise ModelDirError(f"{model_dir} cannot be written: {error.strerror}") from error
     if error.errno not in (ENOSPC, EDQUOT):  # a full disk is handled later, when we own model_dir
-        message = f"cannot be written: {error.strerror} ({folder})"
+        refused = error.errno in (EACCES, EPERM)
+        why = f": {_whose(model_dir)}" if refused else f" ({folder})"
+        message = f"cannot be written: {error.strerror}{why}"
         yield prepared.job.problem(0, ("init", "model_dir"), message)
+
+
+def _whose(model_dir: Path) -> str:
+    """Returns whose the directory is that we may not write, and what to do. It is `model_dir`, or
+    the one above it in which `model_dir` would be made."""
+    folder, user = _existing(model_dir), os.geteuid()
+    try:
+        status = folder.stat()
+        whose = f"belongs to uid {status.st_uid} (mode {stat.S_IMODE(status.st_mode):o})"
+    except OSError as error:
+        whose = f"cannot be looked at ({error.strerror})"
+    if folder == model_dir:
+        what = f"it {whose}"
+    else:
+        what = f"it is not there, and {folder}, in which it would be made, {whose}"
+    return f"{what}, while supervise runs as uid {user}: give it to that user, or choose another"
 
 
 def _program_problems(plan: PhasePlan, config: str) -> Iterator[tuple[Location, str]]:
@@ -260,15 +341,25 @@ def _interpreter_problem(program: Path) -> str | None:
     return f"{program} names an interpreter that is not there: {interpreter}"
 
 
-def start_warnings(prepared: Prepared, lock: Path = LOCK) -> list[Notice]:
+def start_warnings(
+    prepared: Prepared, lock: Path = LOCK, state: JobState = _NEW_JOB, *, once: bool = False
+) -> list[Notice]:
     """Returns warnings about a job that can start but may not do what its author wants; `lock` is
-    the lock file of libtpu."""
-    told = [*_shell_only_words(prepared), *_unseen_success(prepared)]
+    the lock file of libtpu, `state` is where the job stands, and `once` as in `run`."""
+    told = [
+        *_shell_only_words(prepared),
+        *_hidden_failures(prepared),
+        *_unseen_success(prepared, state, once=once),
+        *_unsearched_buckets(prepared, state, once=once),
+        *_without_jax(prepared),
+    ]
     if any(plan.platform == "gpu" for plan in prepared.plans) and (why := missing_gpu()):
         told.append(Notice("driver-missing", why, reason=why))
     if any(plan.platform == "tpu" for plan in prepared.plans):
         told += lock_in_the_way(prepared.redactor(os.environ).text, lock)
-    return [*told, *_idle_rules(prepared), *_hardware_doubts(prepared), *_job_elsewhere(prepared)]
+    told += _no_probe(prepared)
+    told += [*_idle_rules(prepared), *_hardware_doubts(prepared), *_slice_doubts(prepared)]
+    return [*told, *_job_elsewhere(prepared)]
 
 
 def _doubt(code: str, text: str) -> Notice:
@@ -290,19 +381,66 @@ def _shell_only_words(prepared: Prepared) -> Iterator[Notice]:
                 yield _doubt("needs-shell", f"{word!r} {what} {how}")
 
 
-def _unseen_success(prepared: Prepared) -> Iterator[Notice]:
-    for plan, phase in zip(prepared.plans, prepared.job.phases, strict=True):
+def _hidden_failures(prepared: Prepared) -> Iterator[Notice]:
+    for plan in prepared.plans:
+        if plan.is_command and (reader := pipe_that_hides_failure(plan.argv)) is not None:
+            yield _doubt(
+                "pipe-hides-failure",
+                f"phase {plan.name!r} pipes its output into `{reader}`, so the shell exits as "
+                f"`{reader}` does: a program that was killed looks as if it had succeeded; write "
+                "`set -o pipefail` first (command.argv), or leave the pipe out: each attempt "
+                "keeps its output in rank0.log",
+            )
+
+
+def _without_jax(prepared: Prepared) -> Iterator[Notice]:
+    for plan in prepared.plans:
+        if plan.is_command and (why := missing_jax(plan, os.environ)) is not None:
+            yield _doubt("jax-missing", why)
+
+
+def _unseen_success(prepared: Prepared, state: JobState, *, once: bool) -> Iterator[Notice]:
+    """Yields a warning for each phase that succeeds at a step which nothing may tell. A phase that
+    is complete, or whose checkpoints were found, has told its steps."""
+    phases = zip(prepared.plans, prepared.job.phases, strict=True)
+    for index, (plan, phase) in enumerate(phases):
         if plan.success.step is None or phase.init.checkpoint.directory is not None:
+            continue
+        is_found = state.checkpoints_of(index) is not None
+        if is_found or state.has_completed(index, once=once):
             continue
         if _shows_no_steps(plan, phase.init.model_dir):
             yield _doubt(
                 "success-unseen",
                 f"phase {plan.name!r} succeeds at step {plan.success.step} (command.success.step), "
-                "but nothing in the config tells a step: give command.progress.pattern, or the "
-                "directory where the program saves (init.checkpoint.directory, now "
-                f"{plan.checkpoint_dir}); else only a program that reports its steps itself (to us "
-                "or to jax.monitoring) can succeed",
+                "but nothing in the config tells a step: it can succeed only if supervise finds "
+                "the directory where the program saves, or the program reports its steps itself "
+                "(by supervise_worker or jax.monitoring); to be sure, give "
+                "command.progress.pattern or init.checkpoint.directory (now "
+                f"{plan.checkpoint_dir})",
             )
+
+
+def _unsearched_buckets(prepared: Prepared, state: JobState, *, once: bool) -> Iterator[Notice]:
+    """Yields a warning for each phase whose checkpoints are to be found, and whose command names a
+    bucket in which the program may save."""
+    for index, plan in enumerate(prepared.plans):
+        is_known = not plan.finds_checkpoints or state.checkpoints_of(index) is not None
+        if is_known or state.has_completed(index, once=once):
+            continue
+        option = ""
+        for where, text in _texts(plan):
+            match = _IN_A_BUCKET.search(text)
+            name = f"{option} {where} {text[: match.start(1)]}" if match is not None else ""
+            if match is not None and not _READ_FROM.search(name):
+                yield _doubt(
+                    "bucket-unsearched",
+                    f"{match[1]} ({where}) is in a bucket, where checkpoints are not searched for: "
+                    "if the program saves there, set trainer.init.checkpoint.directory to the "
+                    "folder of the steps, or none of them is progress",
+                )
+                break
+            option = text
 
 
 def _idle_rules(prepared: Prepared) -> Iterator[Notice]:
@@ -310,6 +448,22 @@ def _idle_rules(prepared: Prepared) -> Iterator[Notice]:
         for where, message in vacuous_patterns(phase.init.autorestart.rules):
             problem = prepared.job.problem(index, ("init", "autorestart", "rules", *where), message)
             yield _doubt("rule-idle", str(problem))
+
+
+def _no_probe(prepared: Prepared) -> Iterator[Notice]:
+    """Yields a warning for each command that may go on with fewer devices although nothing here
+    can find out which are healthy."""
+    if find_spec("jax") is not None:
+        return
+    for plan in prepared.plans:
+        if plan.is_command and len(plan.rungs) > 1:
+            extra = {"gpu": "cuda", "tpu": "tpu"}.get(plan.platform or "", "trainer")
+            yield _doubt(
+                "probe-lacks-jax",
+                f"phase {plan.name!r} never goes on with fewer devices: the probe that finds the "
+                "healthy ones needs jax in the environment of supervise, where it is not "
+                f"installed; install the [{extra}] extra there",
+            )
 
 
 def _hardware_doubts(prepared: Prepared) -> Iterator[Notice]:
@@ -324,7 +478,18 @@ def _hardware_doubts(prepared: Prepared) -> Iterator[Notice]:
                 f"takes {part:.0%} of a GPU's memory when it begins, which leaves no room for a "
                 "second one; set XLA_CLIENT_MEM_FRACTION=.45",
             )
+
+
+def _slice_doubts(prepared: Prepared) -> Iterator[Notice]:
     for plan in prepared.plans:
+        if plan.tpu is not None and plan.num_devices and not plan.units:
+            largest = SliceShape(plan.tpu.generation, max(plan.tpu.generation_facts.parts)).type
+            yield _doubt(
+                "several-hosts",
+                f"phase {plan.name!r} asks for {plan.num_devices} TPU chips, more than one host "
+                "has: `supervise run` starts workers on this host only; use a slice of one host "
+                f"({largest} at most)",
+            )
         if plan.tpu is not None and plan.tpu.topology is None:
             yield _doubt(
                 "topology-unknown",
@@ -353,7 +518,7 @@ def hang_warnings(prepared: Prepared) -> Iterator[Notice]:
             limit = ", and deadlines.TRAINING limits nothing"
             text = (
                 f"phase {plan.name!r} names no progress pattern: unless the program reports its "
-                "steps (to us or to jax.monitoring), a hang cannot be noticed"
+                "steps (by supervise_worker or jax.monitoring), a hang cannot be noticed"
                 f"{limit if 'TRAINING' in phase.init.autorestart.deadlines else ''}"
             )
             yield Notice("hang-unnoticeable", text, phase=plan.name)

@@ -1,4 +1,4 @@
-"""Turns a config file into everything that a run needs to know before it touches model_dir."""
+"""Turns a config into everything that a run needs to know before it touches model_dir."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from supervisor.diagnosis.redaction import Redactor, flags_in, own_sections
 from supervisor.diagnosis.rules import RULES, Rule, rules_for_jobs_in_a_store
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.location import Uri
+from supervisor.protocol.messages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,17 @@ def places_of_rules(job: Job, index: int) -> tuple[str, ...]:
 
 
 def prepare(path: Path, overrides: Sequence[str]) -> Prepared:
-    """Read, check and resolve the config at `path`; starts nothing.
+    """Read, check and resolve the config at `path`; starts nothing. Raises what `prepare_job`
+    raises."""
+    return prepare_job(load_job(path, overrides))
+
+
+def prepare_job(job: Job) -> Prepared:
+    """Check and resolve a job; starts nothing.
 
     Raises:
         ConfigError: the config is wrong; the error has all problems of the step that failed.
     """
-    job = load_job(path, overrides)
     checked = [_checked(job, index) for index in range(len(job.phases))]
     problems = [
         job.problem(index, where, message)
@@ -203,7 +209,7 @@ def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
         max_num_preemptions=restart.max_num_preemptions,
         max_total_restarts=restart.max_total_restarts,
         repeated_failure_limit=restart.repeated_failure_limit,
-        reports_stages=not plan.is_command,
+        reports_stages=_is_watched_from_its_start(plan, restart.deadlines),
         deadlines=restart.deadlines,
         success=Success(
             exit_code=plan.success.exit_code,
@@ -212,9 +218,26 @@ def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
             pattern=plan.success.pattern,
             file=plan.success.file,
         ),
-        rungs=plan.rungs if plan.units else (),
+        rungs=_rungs(plan),
         units=plan.units,
-        workers_are_units=plan.workers > 1,
+        num_hosts=plan.num_hosts,
+        workers_are_units=plan.workers > 1 or plan.num_hosts > 0,
         side_by_side=plan.platform == "tpu",
         first_initialising=FIRST_INITIALISING.get(plan.platform or ""),
+        finds_checkpoints=plan.finds_checkpoints,
     )
+
+
+def _rungs(plan: PhasePlan) -> tuple[int, ...]:
+    """Returns the ladder of a phase. On many hosts without a known number of devices, one device a
+    host stands for it. Which hosts make up a smaller slice nobody knows: there it has one rung."""
+    if plan.num_hosts:
+        rungs = plan.rungs or (plan.num_hosts,)
+        return rungs[:1] if plan.platform == "tpu" else rungs
+    return plan.rungs if plan.units else ()
+
+
+def _is_watched_from_its_start(plan: PhasePlan, deadlines: Mapping[Stage, float]) -> bool:
+    """Returns whether a report of the workers is due within the limit of STARTING. From a command
+    it is due only if the config gives that limit, and a pattern that finds the first step."""
+    return not plan.is_command or (Stage.STARTING in deadlines and bool(plan.progress_pattern))

@@ -3,6 +3,7 @@ mirrors it back while it runs."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from supervisor.adapters.stores.bucket import bucket
@@ -94,7 +95,7 @@ def bring_job(
         programs = SharedPrograms(objects, folder, trust)
         programs.fetch(limit, say)
         newest = max(epoch, epoch_after(objects))
-        return Mirror(objects, folder, newest, say, programs.update)
+        return Mirror(objects, folder, newest, say, partial(programs.update, say))
     except OSError as error:
         text = f"the job cannot be brought to {folder}: {error.strerror or error}"
         raise ModelDirError(text) from error

@@ -14,7 +14,7 @@ from supervisor.adapters.stores.journal import FileJournal, content, segments_of
 from supervisor.files.attempts import ATTEMPTS_FOLDER, attempt_of, is_phase_folder
 from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL
 from supervisor.history.archive import archived_name, checksum
-from supervisor.history.fold import History
+from supervisor.history.fold import ContradictionError, History
 from supervisor.history.record import (
     DamagedJournalError,
     JournalError,
@@ -55,6 +55,8 @@ def repair(
         history = journal.read()
     except NewerJournalError:
         raise
+    except ContradictionError as error:
+        why = f"{error.why}. What is recorded is believed; where it is wrong, use an older copy"
     except DamagedJournalError as error:
         why = error.why
     else:

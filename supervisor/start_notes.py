@@ -9,6 +9,8 @@ from supervisor.adapters.stores.journal import History
 from supervisor.adapters.stores.lock import LOCK
 from supervisor.adapters.stores.permissions import find_exposures
 from supervisor.adapters.telling.runlog import RunLog
+from supervisor.config.command_line import DEFAULT_RESTARTS, MODEL_DIR, RESTARTS
+from supervisor.config.load import Job
 from supervisor.config.plan import PhasePlan
 from supervisor.core.changes import Change
 from supervisor.engines.checkpoint_source import unmarked_copies
@@ -34,35 +36,36 @@ def tell_start(
     *,
     once: bool,
 ) -> None:
-    """Write to `log` what a person should know before the job goes on.
+    """Have `log` tell what a person should know of this start, after the line about the start
+    itself.
 
     Raises:
         ModelDirError: the checkpoints cannot be listed.
     """
-    if prepared.job.remote is not None:
-        place, here = str(prepared.job.remote), str(prepared.job.model_dir)
-        text = f"the job is in {place}; here, in {here}"
-        log.say(Notice("job-place", text, place=place, directory=here))
+    for told in (*_bucket(prepared.job), *_chosen(prepared.job)):
+        log.say_after_start(told)
     if exposures := find_exposures(prepared.job.model_dir, LOCK, user=os.geteuid()):
         text = f"others may change the job's files: {', '.join(exposures)}; {_HOW_TO_KEEP_OUT}"
-        log.say(Notice("files-exposed", text, place=", ".join(exposures)), level="warning")
+        log.say_after_start(
+            Notice("files-exposed", text, place=", ".join(exposures)), level="warning"
+        )
     for plan in prepared.plans:
         if copies := _unmarked(plan):
             others = f" (so do {', '.join(copies[1:])})" if copies[1:] else ""
             place = f"{plan.checkpoint_dir}/{copies[0]}"
             text = unmarked_warning(place) + others
-            log.say(Notice("checkpoints-unmarked", text, place=place), level="warning")
+            log.say_after_start(Notice("checkpoints-unmarked", text, place=place), level="warning")
         if plan.success_is_default:
             more = "" if once else ", but is not final: the command runs again, unless with --once"
             text = f"phase {plan.name!r} names no success: exit code 0 is taken for it{more}"
-            log.say(Notice("success-by-exit-code", text, phase=plan.name))
+            log.say_after_start(Notice("success-by-exit-code", text, phase=plan.name))
     for told in hang_warnings(prepared):
-        log.say(told)
+        log.say_after_start(told)
     for told in (*_lost(history), *warnings):
-        log.say(told, level="warning")
+        log.say_after_start(told, level="warning")
     if (before_us := history.past.version) not in ("", writer()):
         text = f"this is supervise {writer()}; the supervisor before was {before_us}"
-        log.say(Notice("version-changed", text, version=writer(), before=before_us))
+        log.say_after_start(Notice("version-changed", text, version=writer(), before=before_us))
     for change in found:
         text = f"the config changed: {change}"
         before, after = change.sides
@@ -74,7 +77,36 @@ def tell_start(
             before=before,
             after=after,
         )
-        log.say(told, level="warning")
+        log.say_after_start(told, level="warning")
+
+
+def _bucket(job: Job) -> Iterator[Notice]:
+    """Yields where the job and its local copy are, if the job is in a bucket."""
+    if job.remote is not None:
+        place, here = str(job.remote), str(job.model_dir)
+        text = f"the job is in {place}; here, in {here}"
+        yield Notice("job-place", text, place=place, directory=here)
+
+
+def _chosen(job: Job) -> Iterator[Notice]:
+    """Yields which values a job without a config has by default."""
+    if not job.source.chosen:
+        return
+    place = str(job.shown_model_dir) if MODEL_DIR in job.source.chosen else None
+    restarts = DEFAULT_RESTARTS if RESTARTS in job.source.chosen else None
+    parts = []
+    if place is not None:
+        parts.append(
+            f"the job is in {place}: the same command continues it, other arguments begin "
+            "another job (--model-dir chooses)"
+        )
+    if restarts is not None:
+        parts.append(
+            f"{restarts} restarts in a row are allowed without a new checkpoint (--max-restarts "
+            "chooses)"
+        )
+    text = f"no config is given: {'; '.join(parts)}"
+    yield Notice("defaults-chosen", text, place=place, max_num_restarts=restarts)
 
 
 def _lost(history: History) -> Iterator[Notice]:

@@ -16,6 +16,7 @@ import yaml
 from supervisor.adapters.stores.space import Space
 from supervisor.core.decisions import (
     BeginPhase,
+    CancelLaunch,
     Decision,
     DumpStacks,
     FinishJob,
@@ -116,18 +117,20 @@ class LocalWorld:
             ModelDirError: a file that must be there cannot be written.
         """
         match decision:
-            case BeginPhase(phase):
-                self._begin_phase(phase)
+            case BeginPhase(phase, _, checkpoints, kinds):
+                self._begin_phase(phase, checkpoints, kinds)
             case StartWorkers():
                 self._start(decision)
             case ProbeDevices(number, _, phase, units):
                 self._engine.probe(self._prepared.plans[phase], number, units)
             case DumpStacks(attempt):
                 self._engine.dump_stacks(attempt)
-            case SignalWorkers(attempt):
-                self._engine.terminate(attempt)
+            case CancelLaunch(attempt):
+                self._engine.cancel_launch(attempt)
+            case SignalWorkers(attempt, _, interrupt):
+                self._engine.terminate(attempt, interrupt=interrupt)
             case KillWorkers(attempt, exits, _, survivors):
-                launch = self._launch(attempt, decision.phase, decision.directory)
+                launch = self._launch(decision)
                 self._engine.kill(launch, exits, survivors)
             case Wait(device_is_busy=True):
                 self._engine.name_holders()
@@ -140,9 +143,10 @@ class LocalWorld:
         wanted = decision.make_room
         if wanted is MakeRoom.ALWAYS or (wanted is not None and self._space.is_short):
             self._space.make_room()
+        launch = self._launch(decision)
         launch = replace(
-            self._launch(decision.attempt, decision.phase, decision.directory),
-            num_devices=decision.num_devices,
+            launch,
+            num_devices=decision.num_devices if launch.plan.num_devices is not None else None,
             units=decision.units,
             adjustments=decision.adjustments,
             distrust=decision.distrust,
@@ -151,24 +155,25 @@ class LocalWorld:
         self._write_params(launch)
         self._engine.start(launch)
 
-    def _begin_phase(self, phase: int) -> None:
+    def _begin_phase(self, phase: int, checkpoints: str | None, kinds: tuple[str, ...]) -> None:
         wall = self._clock.wall()
         name = phase_folder(wall)
         while not self._make_directory(name, durable=True):
             wall += timedelta(seconds=1)
             name = phase_folder(wall)
-        newest = newest_in(self._files, self._prepared, phase)
+        newest = newest_in(self._files, self._prepared, phase, checkpoints, kinds)
         self._reactor.post(PhaseBegun(self._clock.now(), phase, name, newest))
 
-    def _launch(self, attempt: int, phase: int, folder: str) -> Launch:
-        directory = self._storage.local_path(folder)
+    def _launch(self, decision: StartWorkers | KillWorkers) -> Launch:
+        attempt, phase = decision.attempt, decision.phase
+        directory = self._storage.local_path(decision.directory)
         return Launch(
             job=self._job,
             lineage=self._lineage,
             owner=self._ownership.owner,
             attempt=attempt,
             phase=phase,
-            plan=self._prepared.plans[phase],
+            plan=self._prepared.plans[phase].saving_in(decision.checkpoints, decision.kinds),
             success=self._prepared.policy.phases[phase].success,
             rules=self._prepared.rules[phase],
             model_dir=self._prepared.job.model_dir,
@@ -206,15 +211,25 @@ class LocalWorld:
             self._reactor.post(Noticed(self._clock.now(), told))
 
 
-def newest_in(files: HostFiles, prepared: Prepared, phase: int) -> int | None:
+def newest_in(
+    files: HostFiles,
+    prepared: Prepared,
+    phase: int,
+    checkpoints: str | None = None,
+    kinds: tuple[str, ...] = (),
+) -> int | None:
     """Returns the newest committed step of a phase; None if there is none.
+
+    `checkpoints` is the directory in which its checkpoints were found, `kinds` the names that
+    count there: see `JobState`.
 
     Raises:
         ModelDirError: the checkpoints cannot be listed.
     """
-    directory = prepared.plans[phase].checkpoint_dir
+    plan = prepared.plans[phase].saving_in(checkpoints, kinds)
+    directory = plan.checkpoint_dir
     try:
-        return files.newest_checkpoint(directory)
+        return files.newest_checkpoint(directory, plan.own_layout, closed=plan.is_command)
     except OSError as error:
         text = f"{error.filename or directory} cannot be read: {error.strerror or error}"
         raise ModelDirError(text) from error

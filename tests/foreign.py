@@ -53,6 +53,8 @@ SAMPLES = {
     Place.EARLIER_NOTE: "supervise_saving.txt",
     Place.INSTALLED: f"provision/files/{HEX * 2}/job.yaml",
     Place.SEGMENT: "journal.jsonl.parts/1-0-7",
+    Place.LEASE: "lease.json",
+    Place.STEP_MANIFEST: f"checkpoint_manifests/{HEX[:16]}/7.json",
     Place.QUEUED_RESOURCE: "3",
     Place.STEP: "7",
     Place.KILLED_SAVE: "7.orbax-checkpoint-tmp",

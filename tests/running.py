@@ -29,6 +29,7 @@ from supervisor.adapters.stores.journal import FileJournal
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.decisions import StartWorkers
 from supervisor.narrative.catalogue import COMMON, KEYS, kinds
+from tests.forked import Forked, start_forked
 
 TOY = str(Path(__file__).parent / "processes" / "toy.py")
 MARK = "SUPERVISE_TEST_RUN"
@@ -93,9 +94,9 @@ class Result:
         (event,) = self.events(name, **keys)
         return event
 
-    def rank_log(self, attempt: int) -> bytes:
-        """Return rank 0's output in an attempt."""
-        (path,) = self.model_dir.glob(f"*_restartable/attempts/{attempt:04d}/rank0.log")
+    def rank_log(self, attempt: int, rank: int = 0) -> bytes:
+        """Return a rank's output in an attempt."""
+        (path,) = self.model_dir.glob(f"*_restartable/attempts/{attempt:04d}/rank{rank}.log")
         return path.read_bytes()
 
 
@@ -167,7 +168,7 @@ def attempt_records(phase: Path) -> list[dict[str, Any]]:
 class Running:
     """A `supervise run` in progress."""
 
-    def __init__(self, process: subprocess.Popen[bytes], model_dir: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Forked, model_dir: Path) -> None:
         self.process = process
         self.model_dir = model_dir
         self._out = b""
@@ -236,7 +237,7 @@ class Running:
         """Wait until the command ends; returns its result."""
         out, err = self.process.communicate(timeout=timeout)
         text = (self._out + out).decode(errors="replace")
-        return Result(self.process.returncode, text, err.decode(), self.model_dir)
+        return Result(self.process.wait(), text, err.decode(), self.model_dir)
 
 
 Start = Callable[..., Running]
@@ -272,18 +273,26 @@ def marked(mark: str) -> dict[int, str]:
 STAYS = re.compile(rb"multiprocessing.resource_tracker|tests/\w+_emulator.py|tests.forked")
 
 
+def child_pids() -> set[int]:
+    """Return the pids of all children of this process, also of those that have ended."""
+    found: set[int] = set()
+    for task in os.listdir("/proc/self/task"):  # noqa: PTH208
+        path = f"/proc/self/task/{task}/children"
+        with suppress(OSError), open(path) as file:  # noqa: PTH123  (the thread may have ended)
+            found.update(map(int, file.read().split()))
+    return found
+
+
 def children() -> dict[int, str]:
     """Return the command lines, by pid, of the living children of this process, without those that
     may stay until it ends (`STAYS`, and the guard that tests share)."""
     guard = shared_guard().pid if shared_guard.cache_info().currsize else None
     found = {}
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # the thread has ended
-            for pid in map(int, (task / "children").read_text().split()):
-                with suppress(OSError):
-                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-                    if runs(pid) and pid != guard and not STAYS.search(command):
-                        found[pid] = command.decode(errors="replace")
+    for pid in child_pids() - {guard}:
+        with suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+            if runs(pid) and not STAYS.search(command):
+                found[pid] = command.decode(errors="replace")
     return found
 
 
@@ -363,7 +372,7 @@ def written(folder: Path, config: object) -> Path:
 def starting(folder: Path) -> Iterator[Start]:
     """Yield a function that starts `supervise run` on a config. At the end no process of it may
     live."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[subprocess.Popen[bytes] | Forked] = []
 
     def start(
         config: object,
@@ -371,14 +380,19 @@ def starting(folder: Path) -> Iterator[Start]:
         env: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
     ) -> Running:
-        command = [sys.executable, "-m", "supervisor", "run", str(written(folder, config))]
-        process = subprocess.Popen(
-            [*prefix, *command, *JSON, *options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **mark, **(env or {})},
-        )
+        command = ["run", str(written(folder, config)), *JSON, *options]
+        environ = {**os.environ, **mark, **(env or {})}
+        process: subprocess.Popen[bytes] | Forked
+        if prefix or any(name.startswith("PYTHON") for name in env or {}):
+            process = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "supervisor", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environ,
+            )
+        else:
+            process = start_forked(*command, env=environ)
         started.append(process)
         return Running(process, folder / "run")
 

@@ -20,6 +20,7 @@ from trainer.checkpoint import CheckpointSaver, restore_parts
 from trainer.checkpoint_steps import steps_in
 from trainer.config_fingerprint import fingerprint, fingerprint_across
 from trainer.evaluation import Evaluation
+from trainer.host_time import HostTime
 from trainer.inflight import InFlight
 from trainer.log import Warn, WorkerLog, log
 from trainer.save_policy import save_policy
@@ -96,6 +97,8 @@ def train(
         checkpoints=checkpoints,
         in_flight=InFlight(inflight, loop.log_every, reporter, faults),
         reporter=reporter,
+        faults=faults,
+        host_time=HostTime(reporter) if distributed.is_one_of_several() else None,
         snapshots=snapshots,
         simulated=HeldDevices.from_environment(),
     ).run()

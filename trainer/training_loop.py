@@ -12,6 +12,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
+from supervisor.protocol.fault_injection import FaultInjector
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import HeldDevices
@@ -19,6 +20,7 @@ from trainer import distributed
 from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import CheckpointSaver
 from trainer.evaluation import Evaluation
+from trainer.host_time import HostTime
 from trainer.inflight import InFlight, NotFiniteError
 from trainer.log import log
 from trainer.snapshot import SnapshotWriter
@@ -33,7 +35,7 @@ class TrainingLoop:
     `train_step` is the compiled step; `batches` is the iterator over the training data, at the
     position that belongs to `step`. A step in `skip_steps` takes its batch and changes only the
     step count (by `skipped_step`). A state that is not `all_finite` is not saved. `simulated` is
-    set if the devices are simulated and can break.
+    set if the devices are simulated and can break; `host_time` if there are other hosts to compare.
     """
 
     state: TrainState
@@ -49,6 +51,8 @@ class TrainingLoop:
     checkpoints: CheckpointSaver
     in_flight: InFlight
     reporter: Reporter
+    faults: FaultInjector
+    host_time: HostTime | None = None
     snapshots: SnapshotWriter | None = None
     simulated: HeldDevices | None = None
 
@@ -86,13 +90,19 @@ class TrainingLoop:
         self._save_now()
 
     def _advance(self) -> None:
+        if self.host_time is not None:
+            self.host_time.begin()
+        self.faults.before_batch()
         batch = next(self.batches)
         self.step += 1
         if self.step in self.skip_steps:
             self.state = replace(self.state, step=self.skipped_step(self.state.step))
             self.in_flight.skip(self.step)
             return
-        self.state, metrics = self.train_step(self.state, self.sharder.put(batch))
+        sharded = self.sharder.put(batch)
+        if self.host_time is not None:
+            self.host_time.end()
+        self.state, metrics = self.train_step(self.state, sharded)
         self.in_flight.add(self.step, metrics)
 
     def _evaluate(self, evaluation: Evaluation, termination: Termination) -> None:
@@ -103,6 +113,8 @@ class TrainingLoop:
             log.info("evaluated", step=self.step, loss=loss)
             self.reporter.evaluated(self.step, {"loss": loss})
         self.reporter.stage(Stage.TRAINING, self.step)
+        if self.host_time is not None:
+            self.host_time.start_over()
 
     def _save_if_due(self) -> None:
         if self.snapshots is not None and self.snapshots.due(self.step):

@@ -3,7 +3,8 @@
 jax reports when it begins and ends to trace, lower and compile; Orbax when it begins to write or
 read a checkpoint, when the program may go on and when all is written; a library that reports
 metrics (such as Tunix) gives their step. All other time is called TRAINING. Such stages are marked
-*inferred*: the supervisor concludes less from them.
+*inferred*: the supervisor concludes less from them. What the program reports by `supervise_worker`
+is not inferred besides.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 from ..protocol.environment import STEPS_FROM_OUTPUT
 from ..protocol.messages import Stage
 from ..protocol.reporter import Reporter
+from ..protocol.worker_path.supervise_worker import is_computed
+from .worker import own_reports
 
 _BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
 _COMPILE = (
@@ -38,6 +41,11 @@ _PREEMPTED = "/jax/orbax/write/preemption"
 _READ_BEGINS = ("/jax/orbax/read/start", "/jax/orbax/read/async/start")
 _READ = "/jax/orbax/read/success"
 _JAX = "/jax/"
+_LOSSES = frozenset(("loss", "train_loss", "training_loss", "total_loss"))
+_OTHER = frozenset(("eval", "evaluation", "val", "valid", "validation", "test"))
+"""Parts of the name of a scalar that is no loss of the training."""
+_IN_MEMORY = ("numpy", "ml_dtypes")
+"""Packages whose values are in the memory of the host. Arrays of jax say whether they are."""
 
 WORTH_TELLING = 1.0
 """Shortest compilation in seconds that is reported: a program has hundreds of shorter ones."""
@@ -74,7 +82,10 @@ class Monitor:
 
     def place(self, error: BaseException) -> tuple[Stage | None, int | None]:
         """Returns the stage that `error` comes from and the last step, for its failure record."""
-        step = self._reporter.current[1]
+        stage, step = own_reports()
+        if stage is not None:
+            return Stage(stage), step
+        step = self._last_step
         cause: BaseException | None = error
         seen: set[int] = set()
         while cause is not None and id(cause) not in seen:  # jax makes circles
@@ -85,11 +96,11 @@ class Monitor:
     def report_end(self, stage: str | None) -> None:
         """Report the last stage and step at the program's end; `stage` is where it failed (None: it
         succeeded, or the stage is unknown)."""
-        step = self._reporter.current[1]
+        step = self._last_step
         last = (
             Stage(stage) if stage else self._reported or (None if step is None else Stage.TRAINING)
         )
-        if last is not None and self._may_speak():
+        if last is not None and self._may_name_stages():
             self._reporter.stage(last, step, inferred=True)
 
     def listen(self, monitoring: ModuleType) -> None:
@@ -140,7 +151,7 @@ class Monitor:
             if self._may_speak():
                 began, self._write_began = self._write_began, None
                 seconds = monotonic() - began if began is not None else None
-                self._reporter.saved(self._reporter.current[1], seconds)
+                self._reporter.saved(self._last_step, seconds)
             return
         elif event == _PREEMPTED:
             self._on_sigterm()
@@ -168,7 +179,7 @@ class Monitor:
             stage = Stage.COMPILING
         else:
             stage = Stage.TRAINING
-        if stage is not self._reported and self._may_speak():
+        if stage is not self._reported and self._may_name_stages():
             self._reported = stage
             self._reporter.stage(stage, inferred=True)
 
@@ -177,10 +188,36 @@ class Monitor:
             step = operator.index(given)
         except TypeError:
             return
-        if step >= 0 and self._may_speak():
-            # Only a float: reading a value that is on a device would wait for the device.
-            loss = {"loss": value} if event.endswith("loss") and isinstance(value, float) else {}
-            self._reporter.step(step, loss)
+        if step >= 0 and self._may_speak() and own_reports()[1] is None:
+            loss = _number(value) if _is_training_loss(event) else None
+            self._reporter.step(step, {} if loss is None else {"loss": loss})
+
+    @property
+    def _last_step(self) -> int | None:
+        own = own_reports()[1]
+        return self._reporter.current[1] if own is None else own
+
+    def _may_name_stages(self) -> bool:
+        return self._may_speak() and own_reports()[0] is None
 
     def _may_speak(self) -> bool:
         return "supervisor.protocol.reporter" not in sys.modules
+
+
+def _is_training_loss(event: str) -> bool:
+    """Whether a scalar is the loss of the training: not that of an evaluation, nor a part of it."""
+    *before, name = event.lower().split("/")
+    return name in _LOSSES and not _OTHER.intersection(before)
+
+
+def _number(value: Any) -> float | None:
+    """Returns `value` if it is a number that needs no wait for a device; else None."""
+    package = type(value).__module__.partition(".")[0]
+    is_array = package in _IN_MEMORY or hasattr(value, "is_ready")
+    if not (is_array or isinstance(value, int | float)):
+        return None
+    try:
+        is_one = getattr(value, "shape", ()) == ()
+        return float(value) if is_one and is_computed(value) else None
+    except Exception:  # the device has failed, or another process has a part of the array
+        return None

@@ -2,115 +2,101 @@
 
 It imports installed modules only: the program's own modules may do anything when imported, and
 people change them. If a program changes its environment itself for what it then imports (such as
-`XLA_FLAGS`), nothing can be imported in advance, and there is no standby.
+`XLA_FLAGS`), the standby does so for its imports too, and its worker checks that the program does.
+A module that cannot be imported ahead is left out.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from _thread import get_ident
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from importlib import import_module
 
-from ..protocol.environment import MODULES_FILE, NUM_CPU_DEVICES, PRELOAD
-from ..protocol.reading import UnreadableError, read_object
-from ..protocol.standby import Standby, StandbyOrders, changed_variables
-
-_STANDARD_LIBRARY = os.path.dirname(os.__file__) + "/"
-_INSTALLED = ("/site-packages/", "/dist-packages/")
+from ..protocol.environment import LEFT_OUT, MODULES_FILE, NUM_CPU_DEVICES, PRELOAD
+from ..protocol.standby import Standby, StandbyOrders, start_cold
+from .environment_watch import ExpectedChanges, is_of_a_package
+from .learning import Learned, Replay
 
 
-def stand_by(start: str, environ: Mapping[str, str] = os.environ) -> None:
+def stand_by(start: str, environ: MutableMapping[str, str] = os.environ) -> None:
     """Wait as a standby; return with the worker's command line and environment.
 
     `start` is the file that stands before the program on the command line.
     """
+    left_out = [name for name in environ.pop(LEFT_OUT, "").split(",") if name]
     standby = Standby.from_environment()
     assert standby is not None
     try:
-        modules, theirs = _what_to_import(environ)
+        learned = _what_to_import(environ, left_out)
     except OSError as error:
         standby.unusable(f"what the program imports is not known: {error}")
-    try:
-        for name in modules:
-            import_module(name)
-    except BaseException as error:
-        standby.unusable(f"{type(error).__name__} when {name} was imported ahead: {error}")
-    ours = fingerprints(standby.changed_environment())
-    for name, value in theirs.items():
-        if ours.get(name) != value:
-            standby.unusable(
-                f"the program itself sets {name}, perhaps for what it imports: set it in "
-                "command.env instead"
-            )
+    replay = Replay(learned, environ)
+    replay.run(import_module)
+    if replay.failed:
+        _leave_out(standby, learned, replay.failed, began_again=bool(left_out))
+    _tell_what_is_missing(standby, replay)
     if _backend_is_up():
         standby.unusable("importing what the program imports initialises JAX's backend")
+    for name, values in replay.made.items():
+        if environ.get(name) != values[-1]:
+            standby.unusable(
+                f"the program and what it imports both set {name}: set it in command.env instead"
+            )
+    modules = replay.prepared.modules
 
     def problem(orders: StandbyOrders) -> str | None:
         return _shadowed(modules, _directory_of_program(orders.argv, start))
 
     number = environ.get(NUM_CPU_DEVICES)
-    orders = standby.wait(problem)
+    orders = standby.wait(problem, made_for_imports=replay.made)
     if (told := orders.env.get(NUM_CPU_DEVICES)) != number:
         _tell_jax(int(told or -1))
     place = list(orders.argv).index(start)
     sys.argv[1:] = orders.argv[place + 1 :]
     sys.orig_argv[:] = orders.argv
-    sys.modules["_supervise"].command_line = orders.argv  # type: ignore[attr-defined]
+    package = sys.modules["_supervise"]
+    package.command_line = orders.argv  # type: ignore[attr-defined]
+    package.prepared = replay.prepared  # type: ignore[attr-defined]
+    package.expected = ExpectedChanges(  # type: ignore[attr-defined]
+        replay.made, lambda why: start_cold(orders, why)
+    )
 
 
-def fingerprints(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns a hash of the value for each changed variable, by name. They are written to a file,
-    where a value may be a secret."""
-    from hashlib import sha256
-
-    return {name: sha256(repr(value).encode()).hexdigest()[:16] for name, value in changes.items()}
-
-
-class Learner:
-    """Writes the list of modules that the program has imported, whenever it has grown."""
-
-    def __init__(self, file: str, environ: Mapping[str, str]) -> None:
-        """Write to `file`; `environ` is the environment that the program was started with."""
-        self._file = file
-        self._known = 0
-        self._environ = environ
-
-    def update(self) -> None:
-        """Update the file; cheap if nothing has been imported since the last call."""
-        if len(sys.modules) == self._known:
-            return
-        self._known = len(sys.modules)
-        modules = [
-            name for name, module in list(sys.modules.items()) if _is_installed(name, module)
-        ]
-        environment = fingerprints(changed_variables(self._environ, os.environ))
-        partial = f"{self._file}.{get_ident()}.tmp"
-        with open(partial, "w", encoding="utf-8") as file:
-            json.dump({"modules": modules, "environment": environment}, file)
-        os.replace(partial, self._file)
-
-
-def _what_to_import(environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Returns the modules to import, and the fingerprints of the variables that the program changed
-    in its environment."""
+def _what_to_import(environ: Mapping[str, str], left_out: Sequence[str]) -> Learned:
+    """Returns the modules to import, and how the program changes its environment meanwhile."""
     if PRELOAD in environ:
-        return [name for name in environ[PRELOAD].split(",") if name], {}
-    learned = read_object(environ[MODULES_FILE])
-    modules, theirs = learned.get("modules"), learned.get("environment")
-    if not isinstance(modules, list) or not isinstance(theirs, dict):
-        raise UnreadableError(environ[MODULES_FILE], "does not name modules", "remove it")
-    return modules, theirs
+        return Learned([name for name in environ[PRELOAD].split(",") if name], (), left_out)
+    learned = Learned.read(environ[MODULES_FILE])
+    return Learned(learned.modules, learned.changes, [*learned.left_out, *left_out])
 
 
-def _is_installed(name: str, module: object) -> bool:
-    spec = getattr(module, "__spec__", None)
-    origin = getattr(spec, "origin", None)
-    if getattr(spec, "name", None) != name or not isinstance(origin, str):
-        return False
-    return any(part in origin for part in _INSTALLED) or origin.startswith(_STANDARD_LIBRARY)
+def _leave_out(
+    standby: Standby, learned: Learned, failed: Mapping[str, BaseException], *, began_again: bool
+) -> None:
+    """Begin again without the modules whose import failed, which may have left a half of their
+    work."""
+    name, error = next(iter(failed.items()))
+    left_out = {*learned.left_out, *failed}
+    if began_again or left_out.issuperset(learned.modules):
+        standby.unusable(f"{type(error).__name__} when {name} was imported ahead: {error}")
+    others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+    why = f"{type(error).__name__}: {error}"
+    standby.note(f"{name}{others} cannot be imported ahead and is left out ({why})")
+    standby.begin_again({LEFT_OUT: ",".join(sorted(left_out))})
+
+
+def _tell_what_is_missing(standby: Standby, replay: Replay) -> None:
+    if (name := replay.ended_by) is None:
+        return
+    why = (
+        f"the program itself sets {name}, perhaps for what it then imports: set it in command.env "
+        "instead"
+    )
+    imported = (sys.modules.get(one) for one in replay.prepared.modules)
+    if not any(is_of_a_package(getattr(one, "__file__", None) or "") for one in imported):
+        standby.unusable(why)
+    standby.note(f"only what it imports before that is imported ahead: {why}")
 
 
 def _backend_is_up() -> bool:

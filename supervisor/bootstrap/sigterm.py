@@ -13,6 +13,7 @@ thread that passes each signal on to their loop.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +58,28 @@ class SignalModuleWrapper:
                 module, name, wraps(getattr(module, name))(self._waiting(getattr(module, name)))
             )
 
+    def replace_default(self) -> bool:
+        """Note SIGTERM in place of the default action from now on. Returns False if that is not
+        possible: only the main thread can do it, and only where nobody handles or ignores SIGTERM,
+        neither the program nor a native library (`jax.distributed`)."""
+        import signal
+        import threading
+        from functools import partial
+
+        if threading.current_thread() is not threading.main_thread() or _has_native_action():
+            return False
+        if _signal.getsignal(_signal.SIGTERM) != _signal.SIG_DFL:
+            return False
+        ours = _DefaultHandler(signal.SIG_DFL, self)  # type: ignore[arg-type]
+        _signal.signal(_signal.SIGTERM, ours)
+        blocking = _BlockedAroundFork(ours)
+        os.register_at_fork(
+            before=blocking.begin,
+            after_in_parent=blocking.end,
+            after_in_child=partial(blocking.end, in_child=True),
+        )
+        return True
+
     def _waiting(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         def waited(*arguments: Any) -> Any:
             with self.frames:
@@ -81,6 +104,39 @@ class _Handler:
             return self.given(signalnum, frame)
 
 
+class _DefaultHandler(_Handler):
+    """The handler that notes SIGTERM in place of the default action, which the program is told."""
+
+    def __call__(self, signalnum: Any, frame: Any) -> None:
+        self._watch.on_sigterm()
+
+
 def _given(handler: Any) -> Any:
     """Returns the program's own handler, unwrapped."""
     return handler.given if isinstance(handler, _Handler) else handler
+
+
+def _has_native_action() -> bool:
+    """Whether the process handles or ignores SIGTERM, as the kernel knows it. Python knows nothing
+    of a handler that a native library has set."""
+    bit = 1 << (_signal.SIGTERM - 1)
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        masks = [line.split()[1] for line in status if line.startswith(("SigCgt:", "SigIgn:"))]
+    return any(int(mask, 16) & bit for mask in masks)
+
+
+class _BlockedAroundFork:
+    """Gives SIGTERM its default action in forked children, as the program expects of them. It is
+    blocked until then: a child would lose a SIGTERM that comes before."""
+
+    def __init__(self, ours: _DefaultHandler) -> None:
+        self._ours = ours
+        self._before: set[int] = set()
+
+    def begin(self) -> None:
+        self._before = _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
+
+    def end(self, *, in_child: bool = False) -> None:
+        if in_child and _signal.getsignal(_signal.SIGTERM) is self._ours:
+            _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._before)

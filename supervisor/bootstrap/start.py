@@ -29,7 +29,8 @@ def run_plainly(why):  # type: (str) -> None
     else:
         with open("/proc/self/cmdline", "rb") as file:
             arguments = file.read().split(b"\0")[:-1]
-    arguments.remove(__file__.encode())
+    this = os.path.abspath(__file__).encode()  # the command line may have a relative path
+    arguments.remove(next(word for word in arguments if os.path.abspath(word) == this))
     os.environ.setdefault("PYTHONUNBUFFERED", "1")  # see `buffering`
     os.execv(sys.executable, arguments)
 

@@ -48,11 +48,14 @@ class Program:
         self._path = path
 
     def set_sys(self, start: str) -> None:
-        """Set `sys` as if the file `start` had not been run."""
-        sys.path_importer_cache.pop(start, None)
+        """Set `sys` as if the file `start` had not been run. The command line may name it by a
+        relative path."""
+        this = os.path.abspath(start)
+        word = next(word for word in sys.orig_argv if os.path.abspath(word) == this)
+        sys.path_importer_cache.pop(word, None)
         sys.path[:] = self._path
         sys.argv[:] = self._argv
-        sys.orig_argv.remove(start)
+        sys.orig_argv.remove(word)
 
     def clear_main(self) -> None:
         """Reset `__main__` to what it is before the first line of a program."""
@@ -80,6 +83,7 @@ def prepare(start: str) -> Program | None:
         write_by_lines()
         worker = SupervisedWorker(os.path.dirname(start), clean_path)
         worker.begin()
+        worker.watch_written_paths()
         program.ending = FatalErrorRecorder(worker)
     return program
 

@@ -11,8 +11,10 @@ import os
 import stat
 import sys
 
+from .environment_watch import EnvironmentWatch, ExpectedChanges
 from .import_watch import ImportWatch
 from .sigterm import SignalModuleWrapper
+from .written import NATIVE_WRITERS, WrittenPaths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from ..protocol.failure_record import FailureRecord
     from .monitoring import Monitor
+    from .orbax_saving import SaveOnSigterm
 
 # Copied from `protocol.environment`, whose imports would slow down every start of a program.
 FAILURE_FILE = "SUPERVISE_FAILURE_FILE"
@@ -31,6 +34,7 @@ MODULES_FILE = "SUPERVISE_MODULES_FILE"
 RANK = "SUPERVISE_RANK"
 STANDBY = "SUPERVISE_STANDBY"
 STACKS_FILE = "SUPERVISE_STACKS_FILE"
+SAVE_ON_SIGTERM = "SUPERVISE_SAVE_ON_SIGTERM"
 STACKS_LINE = b'{"v":1,"kind":"stacks"}\n'
 SIGTERM_LINE = b'{"v":1,"kind":"sigterm"}\n'
 
@@ -71,10 +75,13 @@ class SupervisedWorker:
         self.frames = OurFrames(ours)
         self._clean_path = clean_path
         self._pid = os.getpid()
-        self._environ = dict(os.environ)
+        package = sys.modules.get("_supervise")  # where a standby leaves what it has prepared
+        self._expected: ExpectedChanges = getattr(package, "expected", None) or ExpectedChanges()
+        self._environment = EnvironmentWatch(self._expected, lambda: self.is_here)
         self._failure_file = os.environ.get(FAILURE_FILE)
         self._import_watch = ImportWatch()
         self._monitor: Monitor | None = None
+        self._saving: SaveOnSigterm | None = None
         self._sigterm_reported = False
 
     @property
@@ -83,7 +90,7 @@ class SupervisedWorker:
         return os.getpid() == self._pid
 
     def begin(self) -> None:
-        """Enable stack dumps, and watch for the program's imports of `signal` and jax."""
+        """Enable stack dumps, and watch for the program's imports of `signal`, jax and Tunix."""
         path = os.environ.get(STACKS_FILE)
         if path:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -92,8 +99,18 @@ class SupervisedWorker:
                 faulthandler.enable(descriptor, all_threads=True)
             os.register_at_fork(after_in_child=_unregister_stack_dumps)
             _say(STACKS_LINE)
-        self.when_imported("signal", SignalModuleWrapper(self.report_sigterm, self.frames).watch)
+        self._environment.begin()
+        signals = SignalModuleWrapper(self.report_sigterm, self.frames)
+        self.when_imported("signal", signals.watch)
         self.when_imported("jax.monitoring", self._watch_jax)
+        self.when_imported("jax._src.clusters", self._register_cluster)
+        self.when_imported("tunix", self._watch_tunix)
+        if os.environ.get(SAVE_ON_SIGTERM):
+            orbax_saving = self._import("bootstrap.orbax_saving")
+            self._saving = orbax_saving.SaveOnSigterm(
+                lambda: self.is_here, self.frames, signals.replace_default, _say
+            )
+            self.when_imported("orbax.checkpoint.checkpoint_manager", self._saving.watch)
 
     def when_imported(self, name: str, on_import: Callable[[ModuleType], None]) -> None:
         """Call `on_import` with the module `name` once the program has imported it."""
@@ -101,8 +118,18 @@ class SupervisedWorker:
 
     def report_sigterm(self) -> None:
         """Report, once, that the program got SIGTERM, or that jax told it of one."""
-        if self.is_here and not self._sigterm_reported:
+        if not self.is_here:
+            return
+        if not self._sigterm_reported:
             self._sigterm_reported = _say(SIGTERM_LINE)
+        if self._saving is not None:
+            self._saving.on_sigterm()
+
+    def report_agreed_stop(self) -> None:
+        """Report that jax has told all processes of the program to save and stop."""
+        self.report_sigterm()
+        if self._saving is not None:
+            self._saving.on_agreed_stop()
 
     def describe(self, error: BaseException) -> FailureRecord | None:
         """Returns the record of `error`; None: this is not the worker, or describing it failed."""
@@ -110,7 +137,7 @@ class SupervisedWorker:
             return None
         try:
             failure = self._import("protocol.failure_record")
-            stage, step = self._monitor.place(error) if self._monitor else (None, None)
+            stage, step = self._monitor.place(error) if self._monitor else own_reports()
             rank = int(os.environ.get(RANK, "0"))
             record: FailureRecord = failure.record_of(error, rank=rank, stage=stage, step=step)
             return record
@@ -134,34 +161,79 @@ class SupervisedWorker:
         if self._monitor is not None and self.is_here:
             self._monitor.report_end(record.stage if record is not None else None)
 
+    def watch_written_paths(self) -> None:
+        """Report from now on what the program writes that may be a checkpoint."""
+        if PROGRESS_FD not in os.environ:
+            return
+        paths = WrittenPaths(_say, lambda: self.is_here)
+        sys.addaudithook(paths)
+        for module, name, index, key in NATIVE_WRITERS:
+            self.when_imported(module, self._writer_watch(paths, name, index, key))
+
+    def _writer_watch(
+        self, paths: WrittenPaths, name: str, index: int, key: str
+    ) -> Callable[[ModuleType], None]:
+        def watch(module: ModuleType) -> None:
+            if self.is_here and hasattr(module, name):
+                paths.watch_writer(module, name, index, key, self.frames)
+
+        return watch
+
     def _watch_jax(self, monitoring: ModuleType) -> None:
         if not self.is_here:
             return
         try:
             reporter = self._import("protocol.reporter").Reporter.connect()
             monitor = self._import("bootstrap.monitoring").Monitor(
-                reporter, os.environ, self._module_updater(), self.report_sigterm
+                reporter, os.environ, self._learner(), self.report_agreed_stop
             )
             monitor.listen(monitoring)
             self._monitor = monitor
         except Exception:
             return
 
-    def _module_updater(self) -> Callable[[], None]:
-        """Returns a function that writes down which modules the program has imported by then."""
+    def _register_cluster(self, clusters: ModuleType) -> None:
+        try:
+            self._import("bootstrap.cluster_env").register(clusters)
+        except Exception:
+            return  # another version of jax: a bare `initialize` finds what it would without us
+
+    def _watch_tunix(self, tunix: ModuleType) -> None:
+        """Look at what Tunix cannot resume, once the modules are there that say so."""
+        if not self.is_here:
+            return
+        try:
+            resume = self._import("bootstrap.tunix_resume")
+        except Exception:
+            return
+        check = resume.ResumeCheck(lambda: self.is_here, self.frames, _say)
+        self.when_imported("qwix", check.watch_qwix)
+        self.when_imported("tunix.sft.peft_trainer", check.watch_trainer)
+        self.when_imported("tunix.rl.rl_learner", check.watch_learner)
+
+    def _learner(self) -> Callable[[], None]:
+        """Returns a function to call whenever the program has used jax. It checks that what a
+        standby prepared fits, and writes down what the program has imported by then."""
         file = os.environ.get(MODULES_FILE)
         if not file:
-            return lambda: None
+            return self._check_preparation
         from contextlib import suppress
 
-        learner = self._import("bootstrap.preload").Learner(file, self._environ)
+        learning = self._import("bootstrap.learning")
+        prepared = getattr(sys.modules.get("_supervise"), "prepared", None) or learning.Learned()
+        learner = learning.Learner(file, prepared, self._environment)
 
         def update() -> None:
             if self.is_here:
+                self._check_preparation()
                 with suppress(OSError):  # a full disk: the next standby does without the list
                     learner.update()
 
         return update
+
+    def _check_preparation(self) -> None:
+        if self.is_here:
+            self._expected.check()
 
     def _import(self, name: str) -> Any:
         """Import our module `name`. Its imports come from Python's own path, even if the program's
@@ -172,6 +244,20 @@ class SupervisedWorker:
             return __import__(f"_supervise.{name}", fromlist=[""])
         finally:
             sys.path[:] = path
+
+
+def own_reports() -> tuple[str | None, int | None]:
+    """Returns the stage that the program named last by the module `supervise_worker`, and its last
+    completed step; None: it has reported none.
+
+    The program imported that module from its own path: it may be the file of our package, or a copy
+    in another version. So it is looked for by name, and what it lacks was not reported.
+    """
+    current = getattr(sys.modules.get("supervise_worker"), "current", None)
+    if not callable(current):
+        return None, None
+    stage, step = current()
+    return stage, step
 
 
 def _say(line: bytes) -> bool:

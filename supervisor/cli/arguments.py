@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from supervisor.config.secret_names import without_secrets
 from supervisor.core.exit_codes import ExitCode
@@ -30,22 +31,81 @@ _HINTS = {
 class Parser(argparse.ArgumentParser):
     """argparse's parser with hints, and with the exit code of sysexits.h for wrong usage (64)."""
 
+    _words: Sequence[str] = ()
+    """The words that it was given last."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """See argparse; the words are kept for hints."""
+        self._words = tuple(args or ())
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         """Print how the verb is used and what is wrong, and exit with 64."""
         self.print_usage(sys.stderr)
+        if message.endswith(f"required: {_CONFIG}"):
+            message += hint_of_config(self.prog, self._words)
         meant = (word for word in _HINTS if re.search(rf"(?<![\w-]){word}(?!\w)", message))
         message = "; ".join([message, *(_HINTS[word] for word in meant)])
         text = without_secrets(Redactor(os.environ).text(message))
         self.exit(ExitCode.USAGE, f"{self.prog}: {text}\n")
 
 
+_TAKE_A_COMMAND = ("run", "init")
+"""The verbs that take what is behind `--` as words of another program's command line."""
+
+
+def split_command(argv: Sequence[str]) -> tuple[Sequence[str], list[str] | None]:
+    """Returns the words for our own parser, and those behind `--` for another program's; None:
+    there is no `--`.
+
+    argparse would take options of the other program for ours.
+    """
+    if argv[:1] and argv[0] in _TAKE_A_COMMAND and "--" in argv:
+        place = argv.index("--")
+        return argv[:place], list(argv[place + 1 :])
+    return argv, None
+
+
+def hint_of_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> str:
+    """Returns the hint for the words `unknown` that no parser knows: they may belong to a command
+    without `--` before it, or name the config by an option. Empty: neither."""
+    if not hasattr(options, "config"):
+        return ""
+    config: Path | None = options.config
+    is_run = options.command == "run" and options.after_dashes is None
+    if is_run and config is not None and config.suffix not in _CONFIGS:
+        return f"; to run a command, write -- before it: supervise run -- {config} ..."
+    return hint_of_config(f"supervise {options.command}", unknown, config)
+
+
+def hint_of_config(command: str, words: Sequence[str], config: Path | None = None) -> str:
+    """Returns the hint for `words` that name the config by an option; empty: they do not."""
+    named = [word.partition("=")[2] for word in words if _NAMES_A_CONFIG.fullmatch(word)]
+    if not named:
+        return ""
+    path = shlex.quote(next(filter(None, named), str(config or _CONFIG)))
+    return f"; the config stands without an option: {command} {path}"
+
+
+_NAMES_A_CONFIG = re.compile(r"--config(?:=.*)?", re.DOTALL)
+_CONFIG = "trainer.yaml"
+"""The usual name of a config."""
+_CONFIGS = (".yaml", ".yml", ".json")
+
+
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 """argparse's collection of parsers; a verb adds its parser to it."""
 
 
-def add_config(parser: Parser) -> None:
+def add_config(parser: Parser, *, optional: bool = False) -> None:
     """Add the config of the job, and --set, which overrides keys of it."""
-    parser.add_argument("config", type=Path, metavar="trainer.yaml", help="the config of the job")
+    parser.add_argument(
+        "config",
+        type=Path,
+        nargs="?" if optional else None,
+        metavar=_CONFIG,
+        help="the config of the job",
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -78,6 +138,13 @@ def add_model_dir(parser: Parser) -> None:
 
 def _place(text: str) -> Path | Uri:
     return Uri.parse(text) or Path(text)
+
+
+def parse_file_name(text: str) -> Path:
+    """Returns the path `text`; ValueError: it is empty, which a Path would take for `.`."""
+    if not text:
+        raise ValueError("the name of the file is empty")
+    return Path(text)
 
 
 def with_own_message(parse: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:

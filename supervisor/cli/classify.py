@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from argparse import Namespace
@@ -36,6 +37,8 @@ _HINT = (
     "; give the path of a log (LOG:70 and LOG:SIGABRT also give the exit code or signal), or - for "
     "stdin"
 )
+_STDIN_WITH_END = re.compile(r"-:")
+"""How standard input with an exit code or signal begins."""
 _NEVER_REACHED = Success(step=sys.maxsize)
 """A success that no log shows: without an exit code, a person asks about a failure."""
 STAGES = {
@@ -66,6 +69,7 @@ _SPENDS = {
 def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
     parser = commands.add_parser("classify", help="judge a failure by its logs")
+    parser._negative_number_matcher = _STDIN_WITH_END  # argparse: this is a value, and no option
     ended = parser.add_mutually_exclusive_group()
     ended.add_argument(
         "--exit-code",
@@ -299,7 +303,7 @@ def _comparison(failure: Failure) -> str:
     if failure.is_certain:
         return "not compared: it ends the job"
     if failure.compared:
-        return "compared: the same again ends the job (70), see README, The same failure again"
+        return "compared: the same again ends the job (70), see docs/explanation/root-cause.md"
     return "not compared: it may come again and still pass"
 
 
@@ -323,5 +327,5 @@ def _does(failure: Failure) -> str:
     spends = _SPENDS[failure.charge]
     if failure.verdict is Verdict.RESTART:
         return f"{_RESTART}; {spends}"
-    how = f" ({failure.remedy}: see README, Policies)" if failure.remedy is not None else ""
+    how = f" ({failure.remedy}: see docs/reference/rules.md)" if failure.remedy is not None else ""
     return f"{_POLICY}{how}, then it is restarted; {spends}"

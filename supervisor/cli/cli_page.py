@@ -22,12 +22,44 @@ _HEAD = """\
 `python -m supervisor` is the same command.
 """
 _MORE: Mapping[str, str] = {
-    "run": "It ends with one of the [exit codes](exit-codes.md). Run the same command again to resume a job. SIGTERM, "
-    "SIGHUP and Ctrl-C ask the workers to save and end; a second one, more than a second later, shortens the grace period to 5 s. With "
-    "`--log-format json` each line is one of the [events](events.md).",
+    "run": "The job is a config, or a command behind `--`: `supervise run -- python train.py --lr 1e-3`. A command needs no "
+    "config. Its first lines of output say which values were chosen for it: 3 restarts, and a model_dir such as "
+    "`./runs/train-1a2b3c4d`, whose digits come from the script, its arguments and the working directory. So the same command "
+    "continues the same job, and another `--lr` is another job. In a word of the command, placeholders such as `{model_dir}` "
+    "mean the same as [in a config](config.md#placeholders); all other braces stay as they are. `--set` works with both: `--set trainer.init.checkpoint.directory=out/ckpt` says where the program saves. "
+    "`--save-config trainer.yaml` writes the equivalent config, for the same job, and starts nothing.\n\n"
+    "It ends with one of the [exit codes](exit-codes.md). Run the same command again to resume a job. SIGTERM, "
+    "SIGHUP and Ctrl-C ask the workers to save and end; a second one, more than a second later, shortens the grace period to 5 s. "
+    "SIGQUIT (`Ctrl-\\`) gives them 5 s from the start. Under `nohup` SIGHUP is ignored.\n\n"
+    "**Standard output** has the lines of the supervisor and the output of rank 0, byte for byte. A terminal shows text "
+    "only: no escape sequences, and of a progress bar its last state. A live view stands below. Our own lines have no control "
+    "characters. With "
+    "`--log-format json`, also in a terminal, each line is one of the [events](events.md).\n\n"
+    "**Nobody has to read it.** A reader who takes nothing delays the program once, by a second at most. From then on "
+    "output is dropped, and a line says how many bytes. If standard output is on a full disk, each line is tried again. "
+    "After any other error, such as a closed pipe or terminal, standard output is used no more, and the job goes on. "
+    "(A controlling terminal that closes also sends SIGHUP.) Standard input, output and error may be closed.\n\n"
+    "**Standard error** gets one line that says why a job failed, unless it is the same file as standard output.",
+    "init": "It reads the script, but does not run it. By the imports it recognises MaxText, Kauldron, Tunix, Levanter, Orbax, "
+    "Hugging Face Transformers, Lightning, Keras, PyTorch, Flax and JAX; by the arguments, the defaults of options and the call "
+    "that makes a checkpointer, the folder of the checkpoints. An option such as `--out`, alone or joined with literals, "
+    "counts if that folder is named `checkpoints` or `ckpt`. It writes the config with comments, and never over a file that "
+    "exists. The job is the one of `supervise run --` with the same command.",
     "validate": "The output is YAML: everything but the config is a comment. It starts nothing and leaves nothing behind. "
-    "It exits with 78 if `supervise run` would refuse the config. `--aot` needs `pip install '.[aot]'`.",
+    "It refuses what `supervise run` refuses before it starts anything, in the same words and with the same exit code: "
+    "also a program, script or `env_file` that is not on this machine, a model_dir that cannot be written, and a bucket "
+    "that does not answer. A secret store is not asked. It also warns of what is probably a mistake: a pipe without a "
+    "shell, a `success.step` where nothing tells steps, a command in which a hang cannot be noticed. For our trainer it also "
+    "looks at the first record of each data file. At its end is the ladder. `--aot` is for another "
+    "machine and looks at nothing of this one; it needs `pip install '.[aot]'`.",
     "schema": "See [config](config.md) for the same as a page.",
+    "gang": "The first host starts the head of a Ray cluster and [supervise run](#supervise-run), the others join. Each passes "
+    "signals on, waits for hosts that come late, joins again where Ray has ended, leaves no process behind, and ends with the "
+    "exit code of the first one, which is told through model_dir. It needs the command `ray` ([ray] extra) on each host. "
+    "Where a Ray cluster stands already, `supervise run` is enough. [Submit to Slurm or Kubernetes](../how-to/submit.md) prints "
+    "what starts it.",
+    "manifest": "It starts nothing, and looks at nothing but the config. [Submit to Slurm or Kubernetes](../how-to/submit.md) "
+    "says what the output holds.",
     "provision": "It goes on until the job has ended, and exits with the job's exit code. SIGTERM and Ctrl-C end only this "
     "command: the slice goes on, and costs money.",
     "classify": "It exits with 0 whatever the verdict is, and with 66 if a log cannot be read. The verdicts are explained "
@@ -60,7 +92,8 @@ def _lines(parser: ArgumentParser) -> Iterator[str]:
 
 def _verb(name: str, verb: ArgumentParser, told: str, level: str = "##") -> Iterator[str]:
     yield f"{level} {name}\n"
-    yield f"{wrapped(told)}\n"
+    for paragraph in told.split("\n\n"):
+        yield f"{wrapped(paragraph)}\n"
     below = _commands(verb)
     if not below:
         arguments = [action for action in verb._actions if action.dest != "help"]
@@ -103,7 +136,7 @@ def _usage(verb: ArgumentParser, arguments: list[Action]) -> Iterator[str]:
         if group is not None and action is group._group_actions[0]:
             yield f"[{' | '.join(map(_named, group._group_actions))}]"
         elif group is None:
-            may_be_left_out = action.option_strings or action.nargs == "*"
+            may_be_left_out = action.option_strings or action.nargs in ("*", "?")
             yield f"[{_named(action)}]" if may_be_left_out else _named(action)
 
 
@@ -118,7 +151,8 @@ def _named(action: Action) -> str:
 
 
 def _meaning(action: Action) -> str:
-    default = f" (default: `{action.default}`)" if action.choices else ""
+    told = action.choices and action.default is not None
+    default = f" (default: `{action.default}`)" if told else ""
     repeated = " (may be given several times)" if isinstance(action, argparse._AppendAction) else ""
     return f"{action.help}{default}{repeated}"
 

@@ -51,7 +51,9 @@ with the exit code of the job.
 ## A signal in the first moments
 
 Before Python runs our first line (about 20 ms), a signal has its usual effect: SIGTERM ends the command without a word,
-which a shell shows as 143. Nothing has been started or written by then. Run the command again.
+which a shell shows as 143. Nothing has been started or written by then. Run the command again. systemd takes this for a
+clean stop; our unit starts the job again unless `systemctl stop` sent the signal. Process 1 of a
+[container](../how-to/container.md) does not get such a signal: send it again.
 
 ## Other numbers for a platform
 

@@ -6,6 +6,7 @@ the job runs, and afterwards.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +39,9 @@ from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import printable
 
+_LOOKS, _PAUSE = 5, 0.1
+"""How often, and after how many seconds, the state of a process must be the same to be told."""
+
 
 class NoJobError(ValueError):
     """The place is no model_dir with a job in it."""
@@ -50,7 +54,9 @@ class JobView:
     history: History
     policy: RestartPolicy
     owner: str | None
-    """The supervisor that owns the job, in words; None: none is known."""
+    """The process of the supervisor that owns the job, in words; None: none is known."""
+    standstill: str
+    """Why that process does nothing now, in words; empty: it runs, as far as is known."""
     request_clear: Callable[[tuple[str, ...]], None]
     """Writes the request to take units out of quarantine; no units: all of them."""
 
@@ -64,12 +70,10 @@ def run_and_report(show: Callable[[], None], place: Path | Uri) -> int:
         show()
     except DamagedJournalError as error:
         return complain(ExitCode.INVALID_CONFIG, error.message_for(place))
+    except (JournalError, OSError) as error:  # an UnreadableError is a ValueError as well
+        return complain(ExitCode.CANNOT_WRITE, f"{place}: {error}")
     except (ValueError, ImportError) as error:
         return complain(ExitCode.USAGE, str(error))
-    except JournalError as error:
-        return complain(ExitCode.CANNOT_WRITE, f"{place}: {error}")
-    except OSError as error:
-        return complain(ExitCode.CANNOT_WRITE, f"{place}: {error}")
     return 0
 
 
@@ -85,14 +89,26 @@ def view(place: Path | Uri) -> JobView:
         if place.is_file():
             raise NoJobError(f"{place} is a file: give the job's model_dir, which is a folder")
         history = FileJournal(LocalStorage(place)).peek()
-        owner, ask = living_owner(place), partial(write_clear_request, place)
+        found = living_owner(place)
+        owner, identity = _process(found), found.identity if found is not None else None
+        ask = partial(write_clear_request, place)
     else:
         objects = bucket(place)
         history = _history_in(objects)
-        owner, ask = _owner_in(objects), partial(_request_clear_in, objects)
+        owner, identity = _owner_in(objects)
+        ask = partial(_request_clear_in, objects)
     if history.policy is None:
-        raise NoJobError(f"{place} holds no job: there is no journal with a start in it")
-    return JobView(history, history.policy, owner, ask)
+        raise NoJobError(_no_job(place, history))
+    return JobView(history, history.policy, owner, _standstill(identity), ask)
+
+
+def _no_job(place: Path | Uri, history: History) -> str:
+    if history.repaired:
+        return (
+            f"{place} has a new journal, and no supervisor has started since: run the command of "
+            f"the job again (repaired: {printable(history.repaired)})"
+        )
+    return f"{place} holds no job: there is no journal with a start in it"
 
 
 def _history_in(objects: Objects) -> History:
@@ -102,12 +118,36 @@ def _history_in(objects: Objects) -> History:
         return FileJournal(LocalStorage(folder)).peek()
 
 
-def _owner_in(objects: Objects) -> str | None:
+def _owner_in(objects: Objects) -> tuple[str | None, Identity | None]:
+    """Returns the owner in words, and its identity if that is known."""
     owner = owner_of(LeaseObject(objects).read().data)
-    if owner is None or (isinstance(owner, Identity) and owner.is_dead):
-        return None
-    who = str(owner).removeprefix("supervisor ")
-    return f"{who}, unless it has not renewed its lease for a minute"
+    identity = owner if isinstance(owner, Identity) else None
+    if owner is None or (identity is not None and identity.is_dead):
+        return None, None
+    return f"{_process(owner)}, unless it has not renewed its lease for a minute", identity
+
+
+def _process(owner: object) -> str | None:
+    """Returns the owner without the word `supervisor`, which the line begins with; None for
+    None."""
+    return None if owner is None else re.sub(r"^supervisor (?=\d)", "pid ", str(owner))
+
+
+def _standstill(owner: Identity | None) -> str:
+    """Returns why the process of the owner does nothing now; empty: it runs, or cannot be seen."""
+    state = owner.state if owner is not None else ""
+    if owner is None or state not in ("T", "t", "D"):
+        return ""
+    if state != "D":
+        return (
+            f"it is stopped (state {state}) and watches nothing: `kill -CONT {owner.pid}` lets it "
+            "go on"
+        )
+    for _ in range(_LOOKS):  # a healthy one waits for a disk now and then
+        time.sleep(_PAUSE)
+        if owner.state != "D":
+            return ""
+    return "it waits in the kernel (state D), as for a disk or file system that does not answer"
 
 
 def _request_clear_in(objects: Objects, units: tuple[str, ...]) -> None:

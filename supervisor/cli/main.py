@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from supervisor.adapters.telling.printing import UnprintableError, printing
 from supervisor.adapters.telling.tracebacks import redact_tracebacks
-from supervisor.cli.arguments import Commands, Parser
+from supervisor.cli.arguments import Commands, Parser, hint_of_unknown, split_command
 from supervisor.cli.complaints import complain, complain_of_all, exit_on_signal
 from supervisor.config.problems import ConfigError
 from supervisor.core.exit_codes import ExitCode
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 VERBS = (
     "run",
+    "gang",
+    "init",
     "validate",
     "schema",
+    "manifest",
     "provision",
     "classify",
     "rules",
@@ -75,7 +78,13 @@ def main(argv: Sequence[str] | None = None, exclusion: Exclusion | None = None) 
 
 def _main(argv: Sequence[str], exclusion: Exclusion | None) -> int:
     verbs = load(argv)
-    options = _parser(verbs).parse_args(argv, Namespace(exclusion=exclusion))
+    own, after_dashes = split_command(argv)
+    given = Namespace(exclusion=exclusion, after_dashes=after_dashes)
+    parser = _parser(verbs)
+    options, unknown = parser.parse_known_args(own, given)
+    if unknown:
+        hint = hint_of_unknown(options, unknown)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     redact_tracebacks(Redactor(os.environ).text)
     signal.signal(signal.SIGTERM, exit_on_signal)  # until the job has a handler of its own
     try:
@@ -104,7 +113,11 @@ def parser_of_all_verbs() -> Parser:
 
 
 def _parser(verbs: dict[str, Verb]) -> Parser:
-    parser = Parser(prog="supervise", description="Keep a JAX training run moving.")
+    parser = Parser(
+        prog="supervise",
+        description="Keep a JAX training run moving.",
+        epilog="To begin: supervise run -- python train.py",
+    )
     parser.add_argument(
         "--version", action=_Version, nargs=0, help="show the version, as the journal names it"
     )

@@ -65,6 +65,6 @@ def clear_quarantine(place: Path | Uri, units: tuple[str, ...]) -> None:
             raise ValueError(f"{each!r} is not in quarantine; in quarantine: {there}")
     job.request_clear(units)
     owner = job.owner
-    who = owner or "the next supervisor"
+    who = f"the supervisor ({owner})" if owner else "the next supervisor"
     when = "within a minute" if owner else "when it starts"
     print(f"asked to clear {', '.join(units) or 'all'}: {who} will do it {when}")

@@ -70,7 +70,7 @@ def _unknown(name: str, rules: Iterable[Rule]) -> str:
 def compared(rule: Rule) -> str:
     """Returns, in words, whether the same failure again ends the job before the budget does.
 
-    See README, "The same failure again".
+    See "The same failure again" in docs/explanation/root-cause.md.
     """
     ends = rule.verdict is Verdict.FATAL and rule.certain
     return "no, ends at once" if ends else str(rule.compared)

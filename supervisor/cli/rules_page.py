@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from supervisor.cli.explained import verdict_of
 from supervisor.cli.rules import compared, notes
 from supervisor.config.config_page import wrapped
+from supervisor.core.remediation import CAPACITY_WAITS, STORAGE_WAITS
 from supervisor.diagnosis.outcome import Charge
 from supervisor.diagnosis.rules import RULES, Rule
 
@@ -46,6 +47,22 @@ for. How often each rule was right is in [verdicts](verdicts.md).
 
 A restart is charged to `max_num_restarts`, or to `max_num_preemptions` where a rule says so.
 """
+_REMEDIES = f"""\
+A *remedy* says how the next attempt differs. The waits are those of the default `backoff`, and stretch with it.
+
+| remedy | the next attempt | until |
+|---|---|---|
+| `less-at-once` | starts as it was; the second time with half the computations in flight and twice the accumulation, if \
+the program offers them | the 3rd time without a new checkpoint, or the 2nd if nothing is offered: 70 |
+| `roll-back` | goes back to the newest checkpoint; if the same step fails twice, its batch is skipped | no batch may be \
+skipped: 70 |
+| `wait` | waits 10 s, also the first time, then 20 s, ... 300 s; run.log says who holds the accelerator | the budget is \
+spent: 76 (69 with `init.provision`, if another machine may help) |
+| `wait-long` | waits 80 s, 160 s, then 300 s each | the budget is spent: 76 |
+| `wait-for-capacity` | waits 40 s, 80 s, ... 300 s; charges nothing | {CAPACITY_WAITS} waits in a row: 69 |
+| `wait-for-storage` | starts at once, then waits 10 s, 20 s, ... 300 s; charges nothing | {STORAGE_WAITS} times in a row \
+without a new checkpoint: 74 |
+"""
 
 
 def page() -> str:
@@ -55,6 +72,7 @@ def page() -> str:
 
 def _lines() -> Iterator[str]:
     yield _HEAD
+    yield _REMEDIES
     yield "## All rules\n"
     yield "| order | rule | verdict | compared | cause |"
     yield "|---|---|---|---|---|"

@@ -10,10 +10,11 @@ from pathlib import Path
 from supervisor.adapters.stores.journal import History
 from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.job_view import print_line, quarantined, run_and_report, view
+from supervisor.core.decisions import TellRecovery, TellStages
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
 from supervisor.narrative.device_text import missing_units, unit
-from supervisor.narrative.event_line import budget_used
+from supervisor.narrative.event_line import budget_used, count
 from supervisor.narrative.failure_text import certainty, place_of_failure, success_warning
 from supervisor.narrative.standing import standing, standing_line
 from supervisor.protocol.location import Uri
@@ -48,18 +49,26 @@ def show_status(place: Path | Uri) -> None:
     is_orphan = job.owner is None and state.exit_code is None
     if job.history.snapshot is not None and (repaired := job.history.snapshot.repaired):
         print_line(f"repaired: {repaired}")
-    print_line(f"supervisor: {job.owner or 'none runs here'}{_ENDED_EARLY if is_orphan else ''}")
-    print_line(f"{'last known: ' if is_orphan else ''}{standing_line(standing(state, policy))}")
+    why = _ENDED_EARLY if is_orphan else f"; {job.standstill}" if job.standstill else ""
+    print_line(f"supervisor: {job.owner or 'none runs here'}{why}")
+    print_line(f"{'last known: ' if why else ''}{standing_line(standing(state, policy))}")
+    for line in _last_step(job.history, state):
+        print_line(line)
     if state.exit_code is not None:
         print_line(f"exit code {state.exit_code}")
     for line in _last_end(job.history, state):
         print_line(line)
-    print_line(budget_used(state, policy))
+    print_line(budget_used(state, policy, with_preemptions=True))
+    if state.checkpoints is not None:
+        print_line(f"checkpoints: {state.checkpoints} (found; checkpoint.directory would set it)")
+    if state.num_damaged:
+        what = count(state.num_damaged, "damaged checkpoint")
+        print_line(f"{what} moved aside: run.log says where and why")
     if state.announced and state.exit_code is None:
         print_line(f"announced: {state.announced}")
     if state.livelock.is_one:
         again = f"{state.livelock.times} times, each time after a new checkpoint"
-        print_line(f"progress livelock: the same failure came {again}: {state.livelock.failure}")
+        print_line(f"the same failure came {again}: {state.livelock.failure}")
     phase = policy.phases[state.phase]
     for line in (
         *_rung(state, phase),
@@ -67,6 +76,21 @@ def show_status(place: Path | Uri) -> None:
         *quarantined(state, phase),
     ):
         print_line(line)
+
+
+def _last_step(history: History, state: JobState) -> Iterator[str]:
+    """Yields the last step that the journal has: some reports of the attempt that runs are in it,
+    and the end of each attempt."""
+    decisions = (decision for each in history.transitions for decision in each.decisions)
+    told = (each for each in decisions if isinstance(each, TellRecovery | TellStages))
+    steps = [each.step for each in told if each.attempt == state.attempt and each.step is not None]
+    end = history.past.last_end
+    if steps and (end is None or end.attempt != state.attempt):
+        yield f"last completed step: {steps[-1]} or later (few steps are in the journal)"
+    elif end is not None and end.step is not None:
+        of = "" if end.attempt == state.attempt else f" of attempt {end.attempt}"
+        how = "recognised in its output" if end.step_recognised else "reported"
+        yield f"last completed step: {end.step}{of} ({how})"
 
 
 def _last_end(history: History, state: JobState) -> Iterator[str]:

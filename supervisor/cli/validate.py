@@ -82,7 +82,7 @@ def show(prepared: Prepared) -> None:
         print(f"# phase {plan.name}: {redactor.text(' '.join(plan.argv))}")
         params = redactor.params(plan.params)
         print(yaml.safe_dump(params, sort_keys=False, allow_unicode=True), end="")
-        for line in (*describe(ladder), *_given(plan)):
+        for line in (*describe(ladder), *_remarks(plan)):
             print(f"# {redactor.text(line)}")
     for line in (*start_warnings(prepared), *hang_warnings(prepared)):
         print(f"# {redactor.text(line)}")
@@ -169,12 +169,15 @@ def _ranges(counts: Sequence[int]) -> str:
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def _given(plan: PhasePlan) -> Iterator[str]:
-    """Yields the names of the variables that a command gets from outside the config.
-
-    No secret store is asked.
-    """
+def _remarks(plan: PhasePlan) -> Iterator[str]:
+    """Yields the names of the variables that a command gets from outside the config (no secret
+    store is asked), and what `checkpoint.verify` does."""
     if plan.secrets:
         yield f"command.env_file holds {', '.join(plan.secrets)}"
     for name, version in plan.env_secrets.items():
         yield f"{name} comes from {version}"
+    if plan.verifies_checkpoints:
+        yield (
+            "checkpoint.verify: before each launch the newest checkpoint is compared with its "
+            "manifest, and a damaged one is moved to damaged_checkpoints in model_dir"
+        )

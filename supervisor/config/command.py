@@ -25,7 +25,15 @@ from supervisor.config.fields import (
 )
 from supervisor.config.patterns import Pattern
 from supervisor.config.problems import shown
-from supervisor.config.schema_clauses import Keywords, absent, at_most_one, has, when, with_clauses
+from supervisor.config.schema_clauses import (
+    Keywords,
+    absent,
+    at_most_one,
+    has,
+    if_there,
+    when,
+    with_clauses,
+)
 
 TEMPLATE_FORM = {"type": "string", **placeholders.make_schema(placeholders.KNOWN)}
 """The JSON Schema of a text with placeholders."""
@@ -40,7 +48,10 @@ class SuccessConfig(Section):
     exit_code: Annotated[int, Field(ge=0, le=255)] = 0
     """Exit code of a program that has completed its work."""
     step: Annotated[int, Field(ge=1)] | None = None
-    """Step that the program must have completed."""
+    """Step that the program must have completed: a committed checkpoint of it, a report of the
+    program, or `progress.pattern` must tell it. A step that is only recognised does not count. Once
+    it is committed, a program that does nothing and does not exit within `deadlines.FINISHING` (5
+    min) is ended, which is a success."""
     pattern: str | None = None
     """Regular expression that a line of the output must match."""
     file: (
@@ -60,13 +71,13 @@ class SuccessConfig(Section):
         return self
 
 
-_WITH_A_GROUP = Keywords({"pattern": r"\(", "errorMessage": "It needs a group, for the step."})
+WITH_A_GROUP = Keywords({"pattern": r"\(", "errorMessage": "It needs a group, for the step."})
 
 
 class ProgressConfig(Section):
     """How to read the step from the command's output."""
 
-    pattern: Annotated[str, _WITH_A_GROUP]
+    pattern: Annotated[str, WITH_A_GROUP]
     """Regular expression with one group, which matches the step: `completed step: (\\d+)`."""
 
     @field_validator("pattern")
@@ -105,7 +116,11 @@ class Command(Section):
     """Any program, in place of our trainer."""
 
     model_config = with_clauses(
-        when(has("bootstrap", {"const": False}), absent("preload", "It needs the bootstrap."))
+        when(
+            has("bootstrap", {"const": False}),
+            absent("preload", "It needs the bootstrap."),
+            if_there("save_on_sigterm", {"const": False}, "It needs the bootstrap."),
+        ),
     )
 
     argv: Annotated[list[Template], Field(min_length=1), BeforeValidator(_refuse_text)]
@@ -118,17 +133,21 @@ class Command(Section):
         | None
     ) = None
     """File on the machine with the secret variables, one NAME=VALUE a line. No other user may have
-    access to it."""
+    access to it; but a group of yours may read a file of root."""
     env_secrets: dict[VariableName, SecretVersion] = Field(default_factory=dict)
     """Variables whose values are in Google Secret Manager."""
     success: SuccessConfig | None = None
     """When the program has completed its work. Default: when it exits with 0."""
     progress: ProgressConfig | None = None
-    """How to read the step from the output. Default: the output is not read; the supervisor knows
-    the steps only if the program or the bootstrap reports them."""
+    """How to read the step from the output. Default: the steps are those that the program or the
+    bootstrap reports; else usual lines such as `step 12` are recognised, for people to see."""
     bootstrap: bool = True
     """Whether a Python program runs under the bootstrap, which reports its failures, stages and
     saves to the supervisor."""
+    save_on_sigterm: bool = False
+    """Whether SIGTERM makes the program's next call of Orbax's `CheckpointManager.save` save its
+    step, whatever the save interval says, and end the program. For a Python program that calls
+    `save` at every step."""
     preload: list[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]] | None = None
     """Modules that a standby imports. Default: the installed modules that the program imported in
     an earlier attempt."""

@@ -24,7 +24,11 @@ _HEAD = """\
 # Config: trainer.yaml
 
 Every key that a config can have, with its type, default and meaning. `supervise validate trainer.yaml` checks a config
-and prints it with every default. `supervise schema` prints the JSON Schema, for editors. An unknown key is an error.
+and prints it with every default. An unknown key is an error: the message names file, line and the nearest known key. No
+message shows the value of a secret, or of a key in an `env`. [In an editor](#in-an-editor), a JSON Schema does
+the same while you type. Commented examples: [our trainer](../../examples/quickstart.yaml),
+[two phases](../../examples/two_phases.yaml), [a program of your own](../../examples/any_program.yaml),
+[a TPU](../../examples/tpu.yaml), [NVIDIA GPUs](../../examples/gpu.yaml).
 
 ```yaml
 trainer:
@@ -53,6 +57,48 @@ phase.
 
 A key whose value is null is as if it was not given.
 
+### Regular expressions
+
+`command.progress.pattern`, `command.success.pattern` and `regex` in a rule have the syntax of Python's `re`. A set such
+as `[[:alpha:]]` is refused, because `re` takes it for the letters of its name. Of a line of more than 4 KiB, the first
+and the last 2 KiB are searched for the two patterns.
+
+The time of a search is bounded, so that no pattern keeps the supervisor from its work:
+
+* After 0.25 s of CPU time the line is skipped, or the rule is passed over, and run.log says so (`pattern-slow`). After
+  three such lines the pattern is off until the next attempt (`pattern-off`).
+* A pattern that is slow on many lines gets one second at once, and a tenth of the time from then on. Other lines are
+  skipped, and run.log says so once an attempt. Searches of usual length (0.05 ms and 0.2 µs for each character) are not
+  counted.
+
+If `progress.pattern` has found no step in three minutes of output, or by the end of an attempt that ends well in a
+phase without a step so far, run.log says so, with the last line of the output (`pattern-unmatched`).
+
+### Steps without a pattern
+
+If a command has no `progress.pattern`, and neither the program nor the bootstrap reports steps, they are recognised in
+the output. run.log names an example once: `steps are read from lines such as 'step 12 loss 2.83'` (`steps-recognised`).
+
+| recognised | not recognised |
+|---|---|
+| `step 12`, `step=12/900`, `completed step: 12`, `{"step": 12}`, `[Step 12]`, `iteration 12/ 900`, `[100] loss=2.3` (CLU), `[10/300] loss=0.3`, `train: [ 10/300]: loss=0.3` | what is said of an evaluation, a checkpoint, a resume or a limit; epochs; a plan or table that is printed at once |
+| a bar of tqdm with `it/s` or `s/it` whose name says that it trains; one without a name, if a loss is printed meanwhile (Hugging Face) | bars of an epoch (`Epoch 3: 45%`, as of Lightning), of examples, bytes and files |
+| a bar of Keras below `Epoch 3/10`: the batches of all epochs | steps within an epoch: they fall when the next one begins |
+
+* A line counts after its number has risen four times in a row by the same amount, or twelve times by any, over at least
+  a second. In the next attempts of the phase it counts at once. A step beside an epoch (`epoch 2 step 12`) counts only
+  once it has gone on rising in another epoch. A bar of tqdm is drawn before the first step: the number that it begins
+  with is none.
+* If the number falls within an attempt, it is no step. run.log says so (`steps-dropped`), and the step is unknown until
+  other lines are recognised.
+* Of lines up to 2 KiB the first 512 characters are read, and 16 lines of each read at most.
+
+Such a step may be wrong. It is shown in the live view (with the loss of the line, and the rate), in `supervise status`,
+run.log and summary.json, and it ends a recovery's time. **Nothing is decided by it**: it sets no deadline, not even one
+of `deadlines.TRAINING`, because a program may print steps of something else and then be silent for hours. It is no
+success (`success.step`), and does not count as the step of a failure. For these, give `progress.pattern`
+([ADR 78](../adr/0078-recognised-steps-decide-nothing.md)).
+
 ### Placeholders
 
 The argv and env of a command, and `command.success.file`, may contain these. `{{` and `}}` are single braces.
@@ -71,9 +117,19 @@ The argv and env of a command, and `command.success.file`, may contain these. `{
 ### Several phases
 
 `trainer` may be a list: `- trainer: {...}` for each phase. Phases run in order; each has its own checkpoints, steps and
-budget. All have the same `init.model_dir`. Of the following keys the value in the first phase holds for the whole job:
-`init.limits`, `init.compile_cache`, `init.provision`, and below `init.autorestart`: `backoff`, `grace_period`,
-`preemption`, `regrow`, `regrow_after`, `wait_for_capacity` and `wait_for_replacement`.
+budget. All have the same `init.model_dir` and `init.hosts`. Of the following keys the value in the first phase holds for
+the whole job: `init.limits`, `init.compile_cache`, `init.provision`, and below `init.autorestart`: `backoff`,
+`grace_period`, `preemption`, `regrow`, `regrow_after`, `wait_for_capacity` and `wait_for_replacement`.
+
+## In an editor
+
+Editors with a YAML language server (VS Code with the YAML extension, Neovim, Emacs and others) complete keys, show what
+they mean, and mark mistakes. Write the schema beside your config, and name it in the first line of the config:
+
+```console
+$ supervise schema > trainer.schema.json
+$ sed -i '1i # yaml-language-server: $schema=./trainer.schema.json' trainer.yaml
+```
 """
 _NUMBERS = {"integer": "whole number", "number": "number"}
 _TYPES = {"boolean": "true or false", "string": "text", "object": "mapping"}
@@ -225,14 +281,22 @@ class _Page:
         return f"mapping of {keys} to {self._type(value)}"
 
 
+_INLINE_CODE = re.compile(r"`[^`]+`")
+_NO_BREAK = "\0"
+"""Stands for a blank at which no line may end."""
 _TABLE = ("| key | type | default | meaning |", "|---|---|---|---|")
 
 
 def wrapped(text: str, indent: str = "") -> str:
-    """Returns a paragraph as lines of at most 120 characters; the later ones begin with `indent`."""
-    return textwrap.fill(
-        text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    """Returns a paragraph as lines of at most 120 characters; the later ones begin with `indent`.
+
+    A line never ends within inline code.
+    """
+    whole = _INLINE_CODE.sub(lambda code: re.sub(r"\s", _NO_BREAK, code[0]), text)
+    filled = textwrap.fill(
+        whole, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
+    return filled.replace(_NO_BREAK, " ")
 
 
 def _row(key: str, kind: str, default: str, meaning: str) -> str:

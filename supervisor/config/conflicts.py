@@ -8,11 +8,12 @@ from supervisor.config import placeholders
 from supervisor.config.chips import arrangement, process_counts, why_not_shared
 from supervisor.config.command import Command
 from supervisor.config.feasible_rungs import ladder_conflicts
+from supervisor.config.many_hosts import hosts_conflicts, hosts_conflicts_across
 from supervisor.config.problems import Location, shown
 from supervisor.config.rule_checks import rule_conflicts
 from supervisor.config.schema import Devices, Phase
 from supervisor.config.secret_names import is_hidden
-from supervisor.config.topology import parse_slice
+from supervisor.config.topology import SliceShape, parse_slice
 from supervisor.protocol.location import Uri
 
 
@@ -32,27 +33,58 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     yield from ladder_conflicts(phase)
     if phase.init.workers > 1:
         yield from _workers_conflicts(phase)
+    yield from hosts_conflicts(phase.init)
     if restart.backoff.max < restart.backoff.first:
         yield ("init", "autorestart", "backoff", "max"), "is below backoff.first"
     if restart.standby == "ready":
         yield from _ready_conflicts(phase)
     for where, message in rule_conflicts(restart.rules):
         yield ("init", "autorestart", "rules", *where), message
-    if phase.init.checkpoint.directory is not None:
-        where = ("init", "checkpoint", "directory")
-        yield from _placeholder_conflicts(
-            phase, where, phase.init.checkpoint.directory, ("model_dir",)
-        )
+    yield from _checkpoint_conflicts(phase)
     yield from _fault_conflicts(phase)
     if phase.command is not None:
         yield from _command_conflicts(phase)
 
 
+def _checkpoint_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
+    checkpoint = phase.init.checkpoint
+    where = ("init", "checkpoint")
+    if checkpoint.directory is not None:
+        yield from _placeholder_conflicts(
+            phase, (*where, "directory"), checkpoint.directory, ("model_dir",)
+        )
+    if checkpoint.verify is not None and phase.command is None:
+        message = "is only for a command; our trainer (fit) verifies its checkpoints anyway"
+        yield (*where, "verify"), message
+    elif checkpoint.verify and _saves_in_bucket(phase):
+        message = (
+            "must be left out: the checkpoints are in a bucket, where the supervisor neither reads "
+            "nor moves what a command has saved"
+        )
+        yield (*where, "verify"), message
+    if checkpoint.pattern is None:
+        return
+    if phase.command is None:
+        yield (*where, "pattern"), "is only for a command; our trainer (fit) has its own layout"
+    elif checkpoint.committed != "marker" and _saves_in_bucket(phase):
+        message = (
+            "must be marker: the checkpoints are in a bucket, and nothing shows there whether a "
+            "file was closed"
+        )
+        yield (*where, "committed"), message
+
+
+def _saves_in_bucket(phase: Phase) -> bool:
+    directory, model_dir = phase.init.checkpoint.directory, phase.init.model_dir
+    place = model_dir if directory is None else directory.replace("{model_dir}", model_dir)
+    return "://" in place
+
+
 def _fault_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     groups = _simulated_units(phase)
     for index, fault in enumerate(phase.faults):
-        if fault.rank >= phase.init.workers:
-            message = f"is {fault.rank}, but the last rank is {phase.init.workers - 1}"
+        if fault.rank >= phase.init.num_workers:
+            message = f"is {fault.rank}, but the last rank is {phase.init.num_workers - 1}"
             yield ("faults", index, "rank"), message
         if fault.simulated is None:
             continue
@@ -68,7 +100,7 @@ def _fault_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
 def _simulated_units(phase: Phase) -> list[list[str]]:
     """Returns the ids of the simulated devices, and those of the hosts if there are several
     workers: each worker is a host then. Empty: the phase has no simulated devices."""
-    devices, workers = phase.init.devices, phase.init.workers
+    devices, workers = phase.init.devices, phase.init.num_workers
     if devices is None or devices.platform != "cpu" or devices.count is None:
         return []
     hosts = [[f"host{index}" for index in range(workers)]] if workers > 1 else []
@@ -98,7 +130,12 @@ def _chip_conflicts(
     """Yields a complaint if no source shows how so many workers share the chips of one host."""
     known = parse_slice(devices.type) if devices.type is not None else None
     if known is not None and not known.is_part_of_a_host:
-        yield where, f"is {workers}, but {devices.type} has several hosts; use 1, on each of them"
+        largest = SliceShape(known.generation, max(known.generation_facts.parts)).type
+        yield (
+            where,
+            f"is {workers}, but all workers run on one host, and {devices.type} has several: "
+            f"give init.devices.type a slice of one host ({largest} at most)",
+        )
         return
     generation = known.generation if known is not None else None
     if arrangement(generation, count, count // workers) is None:
@@ -115,7 +152,7 @@ def _ready_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     where = ("init", "autorestart", "standby")
     if phase.init.devices is not None and phase.init.devices.platform == "tpu":
         yield where, "is ready, but a TPU belongs to one process at a time; use imports or off"
-    if phase.init.workers > 1:
+    if phase.init.num_workers > 1:
         yield where, "is ready, but several workers must first find one another; use imports or off"
     if phase.command is not None:
         yield where, "is ready, which only our trainer (fit) can be; use imports or off"
@@ -135,6 +172,8 @@ def _command_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         yield ("faults",), "drills need our trainer (fit); a command does not know of them"
     if phase.command.preload is not None and not phase.command.bootstrap:
         yield ("command", "preload"), "needs the bootstrap, which is switched off"
+    if phase.command.save_on_sigterm and not phase.command.bootstrap:
+        yield ("command", "save_on_sigterm"), "needs the bootstrap, which is switched off"
     yield from _given_twice(phase.command)
     texts: list[tuple[Location, str]] = [
         *((("command", "argv", index), text) for index, text in enumerate(phase.command.argv)),
@@ -194,6 +233,7 @@ def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, s
     names: dict[str, int] = {}
     folders: set[str | None] = set()
     shared = phases[0].init.model_dir
+    yield from hosts_conflicts_across(phases)
     for index, phase in enumerate(phases):
         if phase.init.model_dir != shared:
             value = shown(phase.init.model_dir)

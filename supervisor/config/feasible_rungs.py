@@ -145,7 +145,7 @@ def _usable_topologies(phase: Phase) -> Mapping[int, str | None]:
 
     These are all numbers that the workers can use. Empty if the number of devices is not known.
     """
-    offered, workers = _platform_topologies(phase.init.devices), phase.init.workers
+    offered, workers = _platform_topologies(phase.init.devices), phase.init.num_workers
     each = max(offered, default=0) // workers
     if workers == 1 or each == 0:
         return offered
@@ -188,7 +188,7 @@ def _counts_without_type(platform: str, full: int) -> Sequence[int]:
 
 def _no_size(phase: Phase, count: int) -> str:
     """Returns why `count`, which is below the full number, is none of the `_usable_topologies`."""
-    devices, workers = phase.init.devices, phase.init.workers
+    devices, workers = phase.init.devices, phase.init.num_workers
     assert devices is not None
     if count in _platform_topologies(devices) and workers > 1:
         each = (devices.num_devices or 0) // workers

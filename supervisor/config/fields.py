@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -120,6 +121,69 @@ Deadline = Annotated[
         }
     ),
 ]
+
+_SHORTEST_LOST_AFTER = 1.0
+"""Seconds. With less, a busy host would count as lost."""
+
+
+def _lost_after(value: float) -> float:
+    """Returns `value`, the silence after which a host is lost. ValueError: it is too short."""
+    if value < _SHORTEST_LOST_AFTER:
+        raise ValueError("is less than 1 s: a host that is only busy would count as lost")
+    return value
+
+
+LostAfter = Annotated[
+    Seconds,
+    AfterValidator(_lost_after),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": _SHORTEST_LOST_AFTER, "maximum": 7 * 86400},
+                POSITIVE_DURATION_SCHEMA,
+            ]
+        }
+    ),
+]
+
+_EARLIEST, _LATEST = 10**9, 10**11
+"""Bounds of a Unix time in seconds. What is larger counts milliseconds."""
+
+
+def _unix_time(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError(
+            "is no time: write an ISO time such as 2026-11-30T08:00:00Z, or a Unix time"
+        ) from None
+    if moment.tzinfo is None:
+        raise ValueError(
+            f"has no time zone: write {value}Z for UTC, or an offset such as {value}+01:00"
+        )
+    return moment.timestamp()
+
+
+UnixTime = Annotated[
+    float,
+    BeforeValidator(_unix_time),
+    Field(ge=_EARLIEST, le=_LATEST),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": _EARLIEST, "maximum": _LATEST},
+                {
+                    "type": "string",
+                    "pattern": r"^\d{4}-?\d\d-?\d\d[T ]\d\d.*(?:Z|[+-]\d\d(?::?\d\d)?)$",
+                    "errorMessage": "Give a time with its time zone, such as 2026-11-30T08:00:00Z.",
+                },
+            ]
+        }
+    ),
+]
+"""A moment in seconds since 1970, given so or as an ISO time."""
 
 Bytes = Annotated[
     int,

@@ -14,6 +14,7 @@ Sources
         and `jax/_src/test_multiprocess.py` at cec06d1; for device kinds
         `jax/_src/pallas/mosaic/tpu_info.py` of 0.10.2.
     Ray: `python/ray/_private/accelerators/tpu.py`.
+    GKE: docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus.
     the gist: f82ba45d2445bb19d53545538754f9a3 by jax's author of TPU support (v2 to v4).
     MaxText: `accelerator_to_spec_map.py`.
 """
@@ -66,6 +67,8 @@ class Generation:
     """How processes share a host, by the number of chips in use and the chips of one process."""
     why_not_shared: str
     """Why several processes cannot share a host in a way that is not in `arrangements`."""
+    node_label: str
+    """The value of `cloud.google.com/gke-tpu-accelerator` on nodes with these chips (GKE)."""
     is_queued: bool
     """Whether the Cloud TPU API has queued resources for it."""
 
@@ -165,6 +168,7 @@ GENERATIONS: Mapping[str, Generation] = {
             chip_config="megacore",
             arrangements=ONE_PROCESS,
             why_not_shared=_SKIPPED_BY_JAX.format("v4"),
+            node_label="tpu-v4-podslice",
             is_queued=True,
         ),
         Generation(
@@ -179,6 +183,7 @@ GENERATIONS: Mapping[str, Generation] = {
             chip_config=None,
             arrangements=ONE_PROCESS,
             why_not_shared=_SKIPPED_BY_JAX.format("v5e"),
+            node_label="tpu-v5-lite-podslice",
             is_queued=True,
         ),
         Generation(
@@ -193,6 +198,7 @@ GENERATIONS: Mapping[str, Generation] = {
             chip_config=None,  # megacore is the default here
             arrangements=ONE_PROCESS | _SEVERAL_ON_FOUR_CHIPS,
             why_not_shared=_NO_SOURCE,
+            node_label="tpu-v5p-slice",
             is_queued=True,
         ),
         Generation(
@@ -207,6 +213,7 @@ GENERATIONS: Mapping[str, Generation] = {
             chip_config=None,
             arrangements=ONE_PROCESS | _SEVERAL_ON_FOUR_CHIPS | {(8, 4): _TWO_ON_EIGHT_CHIPS},
             why_not_shared=_NO_SOURCE,
+            node_label="tpu-v6e-slice",
             is_queued=True,
         ),
         Generation(
@@ -221,6 +228,7 @@ GENERATIONS: Mapping[str, Generation] = {
             chip_config=None,
             arrangements=ONE_PROCESS | _SEVERAL_ON_FOUR_CHIPS,
             why_not_shared=_NO_SOURCE,
+            node_label="tpu7x",
             # docs.cloud.google.com/tpu/docs/create-tpu-vm says so: "TPU7x and later TPU versions".
             # Managed instance groups of Compute Engine and Google Kubernetes Engine offer them
             # (docs.cloud.google.com/tpu/docs/tpus-in-compute-engine).

@@ -134,6 +134,7 @@ def _phase_clauses() -> list[Clause]:
         exactly_one("fit", "command"),
         when(
             given("fit"),
+            absent("init.checkpoint.verify", "Our trainer (fit) verifies its checkpoints anyway."),
             *(
                 given(f"init.{key}", f"`fit` needs init.{key}.")
                 for key in ("model", "optimizer", "loop")

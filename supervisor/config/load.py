@@ -1,4 +1,7 @@
-"""Makes a checked job config from a file and `--set` options, and reports all problems at once."""
+"""Makes a checked job config from a source and `--set` options, and reports all problems at once.
+
+A source is a file, or the data that `command_line` makes of a command line.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class Job:
     phases: tuple[Phase, ...]
     """The phases in the order in which they run."""
     locations: tuple[Location, ...]
-    """Where each phase is in the file."""
+    """Where each phase is in the source."""
     exit_codes: Mapping[int, int]
     """The exit codes that replace those of `supervise run`, by the code that each replaces."""
 
@@ -71,12 +74,17 @@ class Job:
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
-    """Returns the job in the file at `path`, with the `key=value` overrides applied.
+    """Returns the job in the file at `path`, with the `key=value` overrides applied; raises what
+    `job_of` raises."""
+    return job_of(read_source(path), overrides)
+
+
+def job_of(source: YamlSource, overrides: Sequence[str] = ()) -> Job:
+    """Returns the job in `source`, with the `key=value` overrides applied, also to `source`.
 
     Raises:
         ConfigError: the config has problems; the error holds all of them.
     """
-    source = read_source(path)
     problems: list[Problem] = []
     for override in overrides:
         with _collecting(problems):

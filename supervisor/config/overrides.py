@@ -11,6 +11,10 @@ from supervisor.config.yaml_source import YamlSource, parse_value
 
 _WORD = re.compile(r"[\w-]+")
 _KEY = re.compile(r"[\w.\[\]-]*")
+_MAX_PARTS = 100
+"""The most parts of a key."""
+_SHOWN = 20
+"""How many characters of a key with too many parts are shown."""
 _STEP = re.compile(r"([A-Za-z_][\w-]*)|\[(\d+)\]")
 
 
@@ -21,6 +25,9 @@ def apply_override(source: YamlSource, override: str) -> None:
         ConfigError: `override` is not KEY=VALUE, or the config cannot have such a key.
     """
     key, equals, text = override.partition("=")
+    if key.count(".") + key.count("[") >= _MAX_PARTS:
+        message = f"has more than {_MAX_PARTS} parts: no key is so deep"
+        raise ConfigError([Problem(f"--set {key[:_SHOWN]}...", "", message)])
     path = _parse_path(key)
     if not equals or path is None or path[0] != "trainer" or len(path) < 2:
         message = "is not of the form trainer.init.seed=3 or trainer[1].init.seed=3"

@@ -39,7 +39,7 @@ RemedyName = Literal[
     Remedy.WAIT_LONG,
     Remedy.WAIT_FOR_CAPACITY,
 ]
-"""All remedies except WAIT_FOR_STORAGE, which only a job in a bucket has."""
+"""All remedies except WAIT_FOR_STORAGE, which only we can tell."""
 
 
 def _check_exit_code(value: int) -> int:
@@ -112,7 +112,7 @@ class Example(Section):
     stage: StageName | None = None
     """Stage in which the process ended."""
     decides: bool | None = None
-    """Whether this rule must decide about the example. Default: it must, unless `expect` is
+    """Whether this rule must decide about the example. Default: true, unless `expect` is
     given."""
     expect: VerdictName | None = None
     """The verdict that the example must get; any rule may decide it."""
@@ -188,8 +188,8 @@ class RuleConfig(Section):
     """With verdict FATAL: whether the job ends at once (the default) or after one more attempt."""
     transient: bool | None = None
     """With verdict RESTART or POLICY: whether another attempt may succeed although the same failure
-    came again. If so, only the budget ends the job. Default: without a `remedy`,
-    `repeated_failure_limit` ends it too."""
+    came again. If true, only the budget ends the job; if false, `repeated_failure_limit` ends it
+    too, unless there is a `remedy`. Default: false."""
     remedy: RemedyName | None = None
     """With verdict POLICY: what the next attempt does differently."""
     cause: Annotated[str | None, Field(min_length=1)] = None

@@ -32,3 +32,16 @@ def names(text: str) -> tuple[str, ...]:
 def expand(text: str, values: Mapping[str, str]) -> str:
     """Returns `text` with its placeholders replaced. KeyError: one is not in `values`."""
     return _TOKEN.sub(lambda match: values[match[1]] if match[1] else match[0][0], text)
+
+
+def keep_unknown(text: str) -> str:
+    """Returns a text whose expansion is `text` with the placeholders of `KNOWN` replaced, and with
+    all other braces as they are.
+
+    A word that a person types for a shell may be JSON or a template of another program. It has no
+    `{{` for a single brace.
+    """
+    return _TOKEN.sub(
+        lambda match: match[0] if match[1] in KNOWN else re.sub(r"[{}]", r"\g<0>\g<0>", match[0]),
+        text,
+    )

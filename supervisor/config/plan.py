@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ from supervisor.config.command import Command, SuccessConfig
 from supervisor.config.conflicts import phase_name
 from supervisor.config.feasible_rungs import FeasibleRungs
 from supervisor.config.load import Job
-from supervisor.config.schema import TRAINER_SECTIONS, Fault, Phase
+from supervisor.config.own_layout import OwnLayout
+from supervisor.config.schema import TRAINER_SECTIONS, Checkpoint, Fault, Phase
 from supervisor.config.topology import SliceShape, parse_slice
 from supervisor.config.training.sections import Load
+from supervisor.config.usual_names import UsualNames
+from supervisor.protocol.checkpoint_layouts import MARKER
 from supervisor.protocol.location import Uri
 
 JAX_PLATFORMS = "JAX_PLATFORMS"
@@ -64,9 +67,16 @@ class PhasePlan:
     """Examples in a step of a command; None: the config does not say."""
     max_steps: int | None
     faults: tuple[Fault, ...]
+    own_layout: OwnLayout | UsualNames | None = None
+    """The layout of the checkpoints, if the config describes it; else which names count. None: all
+    usual names do."""
     platform: str | None = None
     tpu: SliceShape | None = None
     """The TPU slice; None: the platform is not TPU, or the config names no type."""
+    verifies_checkpoints: bool = False
+    """Whether the supervisor verifies the newest checkpoint of a command before each launch."""
+    save_on_sigterm: bool = False
+    """Whether the bootstrap makes SIGTERM save a checkpoint by the program's next call of Orbax."""
     standby: str | None = None
     """`off`, `imports` or `ready`; None: the supervisor chooses."""
     preload: tuple[str, ...] | None = None
@@ -78,10 +88,13 @@ class PhasePlan:
     """Whether the program is compiled ahead of time for other rungs."""
     units: tuple[str, ...] = ()
     """The ids of the units of the full rung: devices, or hosts if there are several workers. Empty
-    if devices are on other hosts too, or their number is not known."""
+    if devices are on other hosts too, or their number is not known. See `num_hosts`."""
     snapshots: bool = False
     """Whether the workers take snapshots in memory, which the supervisor gives to them."""
     workers: int = 1
+    num_hosts: int = 0
+    """How many machines of a cluster the full rung has, with one worker each; 0: it runs on this
+    machine."""
     env_file: str | None = None
     """The file with the secret variables of the program's environment."""
     env_secrets: Mapping[str, str] = field(default_factory=dict)
@@ -89,6 +102,20 @@ class PhasePlan:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The variables from `env_file` and `env_secrets` with their values, after `secret_variables`
     has read them."""
+    finds_checkpoints: bool = False
+    """Whether the checkpoint directory is found while the program runs, because the config names
+    none. Until then `checkpoint_dir` is the default one."""
+
+    def saving_in(self, found: str | None, kinds: tuple[str, ...] = ()) -> PhasePlan:
+        """Returns the plan with the checkpoint directory that was `found` (None: none was), in
+        which only names of these `kinds` count (none: all do). A directory that the config names
+        stays."""
+        if found is None or not self.finds_checkpoints:
+            return self
+        own = self.own_layout
+        if isinstance(own, UsualNames):
+            own = UsualNames(kinds)
+        return replace(self, checkpoint_dir=Path(found), own_layout=own)
 
     @property
     def devices_per_worker(self) -> int:
@@ -133,6 +160,8 @@ def _plan(
         max_steps = int(params["trainer"]["init"]["loop"]["max_steps"])
         success = SuccessConfig(step=max_steps)
     command = phase.command
+    is_named = phase.init.checkpoint.directory is not None
+    finds = command is not None and not is_named and isinstance(job.shown_model_dir, Path)
     return PhasePlan(
         name=name,
         argv=argv,
@@ -141,12 +170,15 @@ def _plan(
         env_secrets=dict(command.env_secrets) if command is not None else {},
         model_dir=job.shown_model_dir,
         checkpoint_dir=directories[index],
+        own_layout=_own_layout(phase.init.checkpoint, finds=finds),
+        verifies_checkpoints=command is not None and bool(phase.init.checkpoint.verify),
         params=params,
         success=success,
         success_is_default=command is not None and command.success is None,
         is_command=command is not None,
         progress_pattern=command.progress.pattern if command and command.progress else None,
         bootstrap=command is not None and command.bootstrap,
+        save_on_sigterm=command is not None and command.save_on_sigterm,
         preload=_preload(command),
         standby=phase.init.autorestart.standby,
         prefetch=phase.init.autorestart.prefetch,
@@ -159,8 +191,17 @@ def _plan(
         max_steps=max_steps,
         faults=tuple(phase.faults),
         snapshots=phase.init.checkpoint.snapshot is not None,
-        workers=phase.init.workers,
+        workers=phase.init.num_workers,
+        num_hosts=_num_hosts(phase),
+        finds_checkpoints=finds,
     )
+
+
+def _own_layout(checkpoint: Checkpoint, *, finds: bool) -> OwnLayout | UsualNames | None:
+    if checkpoint.pattern is None:
+        return UsualNames() if finds else None
+    marker = (checkpoint.marker or MARKER) if checkpoint.committed == "marker" else None
+    return OwnLayout(checkpoint.pattern, marker)
 
 
 def _checkpoints(job: Job, index: int, *, several: bool) -> Path | Uri:
@@ -214,9 +255,13 @@ def _tpu(phase: Phase) -> SliceShape | None:
     return None if devices is None or devices.type is None else parse_slice(devices.type)
 
 
+def _num_hosts(phase: Phase) -> int:
+    return phase.init.hosts.count if phase.init.hosts is not None else 0
+
+
 def _units(phase: Phase) -> tuple[str, ...]:
     devices = phase.init.devices
-    if devices is None or devices.num_devices is None:
+    if devices is None or devices.num_devices is None or phase.init.hosts is not None:
         return ()
     slices = devices.slices is not None and devices.slices > 1
     if slices or (devices.type is not None and not parse_slice(devices.type).is_part_of_a_host):

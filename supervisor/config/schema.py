@@ -20,25 +20,35 @@ from pydantic import (
 )
 
 from supervisor.config import placeholders
-from supervisor.config.command import TEMPLATE_FORM, Command, explain_text_command
+from supervisor.config.command import (
+    TEMPLATE_FORM,
+    WITH_A_GROUP,
+    Command,
+    explain_text_command,
+)
 from supervisor.config.fields import (
     LOCAL_PLACE_FORM,
     PLACE_FORM,
     Bytes,
     Deadline,
+    LostAfter,
     Seconds,
     Section,
     StageName,
+    UnixTime,
     checked_local_place,
     checked_place,
 )
 from supervisor.config.own_rules import RuleConfig
+from supervisor.config.patterns import Pattern
 from supervisor.config.schema_clauses import (
     AlternativeForm,
     Keywords,
+    absent,
     at_most_one,
     exactly_one,
     given,
+    has,
     if_there,
     when,
     with_clauses,
@@ -107,7 +117,16 @@ class Devices(Section):
 
 
 class Checkpoint(CheckpointSchedule):
-    """Where checkpoints are, and how often our trainer saves one."""
+    """Where checkpoints are, what they are called, and how often our trainer saves one."""
+
+    model_config = with_clauses(
+        when(given("committed"), given("pattern", "`committed` needs a `pattern`.")),
+        when(given("verify"), absent("pattern", "`verify` is only for the known layouts.")),
+        when(
+            given("marker"),
+            has("committed", {"const": "marker"}, "`marker` needs `committed: marker`."),
+        ),
+    )
 
     directory: (
         Annotated[
@@ -120,14 +139,51 @@ class Checkpoint(CheckpointSchedule):
         | None
     ) = None
     """Directory or URI in which the program saves its checkpoints. Default:
-    {model_dir}/checkpoints, with several phases {model_dir}/checkpoints/PHASE."""
+    {model_dir}/checkpoints, with several phases {model_dir}/checkpoints/PHASE. If a command saves
+    elsewhere, that directory is found and told; this key chooses another one."""
+    pattern: Annotated[str, WITH_A_GROUP] | None = None
+    """Regular expression that the whole name of a checkpoint of the command matches, with one
+    group, for the step: `ckpt-(\\d+)\\.pt`. Nothing else counts then. Default: the known
+    layouts."""
+    committed: Literal["closed", "marker"] | None = None
+    """What commits a checkpoint whose name matches `pattern`. `closed`: it is a file, and the
+    program closes it; not in a bucket. `marker`: it is a folder, and the program writes `marker`
+    into it last. Default: closed."""
+    marker: Annotated[str, Field(pattern=r"^[^/]+$")] | None = None
+    """Name of the file that the program writes last. Default: commit_success.txt."""
+    verify: bool | None = None
+    """Whether the supervisor compares the newest checkpoint of the command with a manifest before
+    each launch, and moves a damaged one aside. It makes the manifests in the background, for
+    layouts with a commit (Orbax, AXLearn, Levanter, PyTorch DCP), not in a bucket. Our trainer
+    verifies its own checkpoints anyway. Default: false."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _check_one_group(cls, value: str | None) -> str | None:
+        if value is not None and Pattern(value).groups != 1:
+            raise ValueError(r"needs exactly one group, for the step: 'ckpt-(\d+)\.pt'")
+        return value
+
+    @model_validator(mode="after")
+    def _check_layout(self) -> Self:
+        if self.committed is not None and self.pattern is None:
+            raise ValueError(r"committed needs a pattern, such as 'ckpt-(\d+)\.pt'")
+        if self.marker is not None and self.committed != "marker":
+            raise ValueError("marker needs committed: marker")
+        if self.verify and self.pattern is not None:
+            raise ValueError(
+                "verify is only for the known layouts that a marker or a rename commits: leave out "
+                "pattern, or verify"
+            )
+        return self
 
 
 class BackoffConfig(Section):
     """The waits before restarts in a row."""
 
     first: Seconds = 10.0
-    """Wait before the second restart in a row. Each further restart waits twice as long."""
+    """Wait before the second restart in a row. Each further restart waits twice as long. Each wait
+    is up to 20% shorter or longer, so that many jobs do not restart together."""
     max: Seconds = 300.0
     """The longest wait."""
 
@@ -136,15 +192,21 @@ class Preemption(Section):
     """How the supervisor learns early that the machine will be taken away."""
 
     source: Literal["auto", "gce", "none"] = "auto"
-    """Service that announces preemptions: `gce` is Google's metadata server; `auto` is the same, on
-    Google's machines only; `none` is no service."""
+    """Service that announces preemptions: `gce` is Google's metadata server; `auto` is the same, if
+    this is a machine of Google's or GCE_METADATA_HOST names a metadata server, and the end of a
+    Slurm allocation; `none` is no service."""
+    until: UnixTime | None = None
+    """When this machine is taken away, as at the end of a batch system's allocation: an ISO time
+    with its time zone (2026-11-30T08:00:00Z), or a Unix time. The job saves just before it.
+    Default: with `source: auto` the end that Slurm names (SLURM_JOB_END_TIME); else none."""
     notice: Seconds | None = None
     """How long the machine stays at least after the announcement. The job trains on until a save
     needs the rest of this time. Default: unknown; the job saves at once."""
     file: Annotated[str, Field(min_length=1)] | None = None
-    """File whose existence announces a preemption."""
+    """File whose existence announces a preemption. Its first line says why."""
     command: Annotated[list[str], Field(min_length=1)] | None = None
-    """Program that announces a preemption by exiting with 0."""
+    """Program that announces a preemption by printing a line that says why and exiting with 0. It
+    may wait as long as it likes. It runs again 5 s after any other end."""
 
 
 def _false_is_off(value: Any) -> Any:
@@ -160,7 +222,8 @@ class Autorestart(Section):
     """The most preemptions in a row that hit a worker alone, without a new committed checkpoint.
     Announced preemptions of the machine do not count."""
     max_total_restarts: Annotated[int, Field(ge=0)] | None = None
-    """The most charged restarts of the phase in all, whatever its progress. Default: any number."""
+    """The most charged restarts of the phase in all, charged preemptions included, whatever its
+    progress. It is at least `max_num_restarts`. Default: any number."""
     min_num_devices: Annotated[int, Field(ge=1)] = 1
     """The smallest number of accelerators (chips on TPU) to train on."""
     wait_for_capacity: Seconds = 600.0
@@ -202,10 +265,12 @@ class Autorestart(Section):
     trainer only) has also initialised the devices and compiled its steps; `off` is no process.
     Default: the supervisor chooses."""
     prefetch: bool = True
-    """Whether the supervisor compiles programs for other rungs while the job trains."""
+    """Whether the supervisor compiles programs for other rungs while the job trains. With
+    `standby: off` too, no process waits to probe the devices either."""
     repeated_failure_limit: Annotated[int | None, Field(ge=0)] = None
     """The job ends when the same failure occurs this often without a new checkpoint; 0: repetitions
-    do not end it. Default: 2 before the first checkpoint of the phase, 3 after it."""
+    do not end it. It is not for FATAL failures: a certain one ends the job at once, a guess when it
+    comes again. Default: 2 before the first checkpoint of the phase, 3 after it."""
     rules: list[RuleConfig] = Field(default_factory=list)
     """Your own rules, which come before the built-in ones."""
     preemption: Preemption = Preemption()
@@ -284,6 +349,23 @@ class Provision(Section):
     """User that runs the job on the machine. The user is created if it does not exist."""
 
 
+class Hosts(Section):
+    """The hosts of a job that runs on several, and the cluster that they are in."""
+
+    engine: Literal["ray"]
+    """What reaches the hosts: `ray` is Ray core, of the extra [ray]."""
+    count: Annotated[int, Field(ge=1)]
+    """Number of hosts to train on."""
+    spares: Annotated[int, Field(ge=0)] = 0
+    """Number of hosts to keep ready beyond `count`. The job starts without them."""
+    address: Annotated[str, Field(min_length=1)] = "auto"
+    """Address of the cluster's head, such as 10.0.0.2:6379. `auto`: the cluster that this machine
+    is in."""
+    lost_after: LostAfter = 10.0
+    """A host whose questions get no answer for so long kills its workers, and another one may take
+    its place. At least 1 s, and less than the lease of model_dir allows (50 s)."""
+
+
 class Init(Section):
     """The settings of the job. The sections of our trainer are only for `fit`."""
 
@@ -293,6 +375,8 @@ class Init(Section):
     """Accelerators to train on. Default: all that the program finds."""
     workers: Annotated[int, Field(ge=1)] = 1
     """Number of processes that share the devices equally. Each one acts as a host."""
+    hosts: Hosts | None = None
+    """Several hosts to train on, with one worker on each. Default: this machine alone."""
     seed: Seed = 0
     """Seed of the initial parameters and of dropout (fit)."""
     data_shuffle_seed: Seed = 1
@@ -316,6 +400,11 @@ class Init(Section):
     limits: Limits = Limits()
     """The most bytes that each kind of files below model_dir may take."""
 
+    @property
+    def num_workers(self) -> int:
+        """The number of worker processes: one on each host, or `workers` on this machine."""
+        return self.hosts.count if self.hosts is not None else self.workers
+
 
 class StartFrom(Section):
     """The phase whose result this phase starts from, and what it loads."""
@@ -330,7 +419,7 @@ Unit = Annotated[str, Field(pattern=r"^(host)?\d{1,6}$")]
 Host = Annotated[str, Field(pattern=r"^host\d{1,6}$")]
 
 
-_KINDS_OF_FAULTS = ("signal", "exception", "exit_code", "hang", *SIMULATED)
+_KINDS_OF_FAULTS = ("signal", "exception", "exit_code", "hang", "slow_input", *SIMULATED)
 _SIGNAL_FORM = Keywords(
     {
         "enum": [*signal.Signals.__members__],
@@ -367,6 +456,8 @@ class Fault(Section):
     """Exit code with which the worker exits."""
     hang: bool = False
     """Whether the worker hangs."""
+    slow_input: Annotated[float, Field(gt=0, le=3600)] | None = None
+    """Seconds by which each batch of this worker comes late, until its attempt ends."""
     device_lost: Unit | None = None
     """Simulated device that is lost."""
     device_wrong_result: Unit | None = None

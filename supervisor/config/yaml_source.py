@@ -74,35 +74,45 @@ class YamlSource:
     """A parsed config: its data, and the origin of each part."""
 
     name: str
-    """The path of the file, or `--set`, for messages."""
+    """The path of the file, `--set` or `the command line`, for messages."""
     data: Any
     lines: dict[Location, int] = field(default_factory=dict)
     """The line of each key."""
     overrides: dict[Location, str] = field(default_factory=dict)
     """The `--set` option that set a key, by key."""
+    options: dict[Location, str] = field(default_factory=dict)
+    """The option of the command line that gives a key, by key, where there is no file."""
+    chosen: set[Location] = field(default_factory=set)
+    """The keys whose values nobody gave, where there is no file."""
     values: int = 0
     """How many values were read, including merged and overridden ones."""
 
     def origin(self, location: Location) -> str:
-        """Returns `file:line` of the key, or of the nearest key above it, or the option that set
+        """Returns `file:line` of the key, or of the nearest key above it, or the option that gives
         it."""
         for end in range(len(location), -1, -1):
             if location[:end] in self.overrides:
                 return f"--set {self.overrides[location[:end]]}"
+            if location[:end] in self.options:
+                return self.options[location[:end]]
             if location[:end] in self.lines:
                 return f"{self.name}:{self.lines[location[:end]]}"
         return self.name
 
     def overridden(self, location: Location, override: str) -> None:
         """Records that everything below `location` now comes from the option `override`."""
-        for origins in (self.lines, self.overrides):
+        for origins in (self.lines, self.overrides, self.options):
             for key in [key for key in origins if key[: len(location)] == location]:
                 del origins[key]
+        self.chosen = {key for key in self.chosen if key[: len(location)] != location}
         self.overrides[location] = override
 
     def problem(self, location: Location, message: str) -> Problem:
-        """Returns the problem with the text `message` at `location`."""
-        return Problem(self.origin(location), key_path(location), message)
+        """Returns the problem with the text `message` at `location`. An option of the command line
+        stands for its key."""
+        origin = self.origin(location)
+        is_option = origin in self.options.values()
+        return Problem(origin, "" if is_option else key_path(location), message)
 
 
 def read_source(path: Path) -> YamlSource:

@@ -5,6 +5,11 @@ every earlier one of the phase sets the counts to zero; the failure that finds `
 already spent ends the job. So there are exactly N restarts in a row, whether or not the first
 failure made progress.
 
+The first step that is seen may be that of a base model, which was there before or which the program
+has copied there. While it is the only one, a lower step that an attempt commits takes its place.
+This happens at most once in a phase, so it cannot keep a job alive that makes no progress. Nor is
+such a step believed to complete the work if the program told lower steps after its commit.
+
 `max_total_restarts`, where it is set, bounds all charged restarts of the phase, and nothing refills
 it.
 """
@@ -22,7 +27,7 @@ class Budget:
     """What was spent since the last progress, and the highest step ever committed in the phase.
 
     Retention may delete checkpoints, so what is there now can be lower than `highest`: progress is
-    judged against `highest` alone, and it never falls.
+    judged against `highest` alone. It never falls, except below the first step (`first`).
     """
 
     restarts: int = 0
@@ -32,17 +37,65 @@ class Budget:
     """The signatures of the failures since the last progress; a failure may have none."""
     total: int = 0
     """Charged restarts of the phase, whatever progress there was between."""
+    first: int | None = None
+    """The first step that was seen in the phase; None: nothing doubts `highest`. Above `highest`:
+    it is a base model's (`is_base`)."""
+    trained: bool | None = None
+    """Whether the program has trained as far as a lone `highest`: see `core.trained`. None: nothing
+    shows it."""
 
     @property
     def failures(self) -> int:
         """Consecutive charged failures without progress."""
         return self.restarts + self.preemptions
 
-    def committed(self, step: int | None) -> Budget:
-        """Returns the budget after a commit of `step`: refilled if that is progress."""
-        if step is None or (self.highest is not None and step <= self.highest):
+    @property
+    def is_lone(self) -> bool:
+        """Whether `highest` is the only step that was seen, so that it may be a base model's."""
+        return self.highest is not None and self.highest == self.first
+
+    def is_base(self, step: int) -> bool:
+        """Whether `step` turned out to be a base model's, and does not count."""
+        return step == self.first and self.highest is not None and step > self.highest
+
+    def proves(self, step: int, target: int, *, exited: bool) -> bool:
+        """Whether a committed `step` that has reached `target` is no base model's.
+
+        A program may tell no step and save only the last one. If it `exited` with the code of
+        success, such a step is believed. A program that still runs is not ended because of it.
+        """
+        if self.is_base(step):
+            return self.highest is not None and self.highest >= target
+        if not self.is_lone:
+            return True
+        trained = exited if self.trained is None else self.trained
+        # A last step may be a little above the target, and be the only one that is saved.
+        return trained and step <= target + about(target)
+
+    def own(self, step: int | None) -> int | None:
+        """Returns the newest step that was found, but `highest` in place of a base model's."""
+        return self.highest if step is not None and self.is_base(step) else step
+
+    def committed(self, step: int | None, *, new: bool = False) -> Budget:
+        """Returns the budget after a commit of `step`: refilled if that is progress. For `new` see
+        `CheckpointCommitted`."""
+        if step is None or self.is_base(step):
             return self
-        return Budget(highest=step, total=self.total)
+        if self.highest is None:
+            return Budget(highest=step, total=self.total, first=step)
+        replaces = new and step < self.highest and self.is_lone
+        if step > self.highest or replaces:
+            return Budget(highest=step, total=self.total, first=self.first)
+        return self
+
+    def told(self, step: int | None, *, trained: bool | None) -> Budget:
+        """Returns the budget after the program told that it completed `step`, its last one so far:
+        if it counts as far as `highest`, that one is its own. `trained` as in `WorkersGone`."""
+        if self.highest is None or not self.is_lone:
+            return self
+        if step is not None and step >= self.highest:
+            return replace(self, first=None)
+        return self if trained is None else replace(self, trained=trained)
 
     def failed(self, signature: str | None, policy: PhasePolicy) -> Budget:
         """Returns the budget after a failure of `signature`, kept only if the policy limits
@@ -72,7 +125,7 @@ class Budget:
 
     def fresh(self) -> Budget:
         """Returns a budget with all counts zero and the same highest step."""
-        return Budget(highest=self.highest)
+        return Budget(highest=self.highest, first=self.first, trained=self.trained)
 
     def charge(self, kind: Charge, policy: PhasePolicy) -> Budget | None:
         """Returns the budget after a failure that spends `kind`; None: nothing was left to
@@ -95,7 +148,14 @@ class Budget:
             limit = policy.max_total_restarts
             return f"all {limit} restarts of max_total_restarts are spent, which nothing refills"
         limit = getattr(policy, f"max_num_{kind}")
-        return f"the budget of {limit} {kind} without a new checkpoint is spent"
+        why = f"the budget of {limit} {kind} without a new checkpoint is spent"
+        return why if self.highest is not None else f"{why}; no checkpoint was ever seen"
 
     def _all_spent(self, policy: PhasePolicy) -> bool:
         return policy.max_total_restarts is not None and self.total >= policy.max_total_restarts
+
+
+def about(step: int) -> int:
+    """Returns how far from `step` the last one may be: some programs count from 0, or tell only
+    each tenth step."""
+    return max(1, step // 100)

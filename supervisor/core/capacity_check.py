@@ -38,18 +38,15 @@ def quarantine_bad_units(state: JobState, event: DevicesProbed, policy: RestartP
     """Returns the state with the units in quarantine that a probe found bad, but not those that
     it did not see."""
     quarantine = state.quarantine.expired(event.at)
-    for bad in event.bad:
-        if bad.found:
-            until = event.at + policy.quarantine_for
-            quarantine = quarantine.add(bad.unit, bad.reason, until)
-    return replace(state, quarantine=quarantine)
+    reasons = {bad.unit: bad.reason for bad in event.bad if bad.found}
+    return replace(state, quarantine=quarantine.add(reasons, event.at + policy.quarantine_for))
 
 
 def bad_units_in_use(
     state: JobState, event: DevicesProbed, policy: RestartPolicy
 ) -> tuple[str, ...]:
     """Returns the units of the last attempt that the probe found bad, or did not see."""
-    in_use = state.ladder.units(policy.phases[state.phase])
+    in_use = frozenset(state.ladder.units(policy.phases[state.phase]))
     return tuple(bad.unit for bad in event.bad if bad.unit in in_use)
 
 
@@ -81,7 +78,7 @@ def choose(
     left = _left(policy.wait_for_replacement, since, at)
     if before is not None and placement.num_devices < before and left > 0:
         reason = (
-            f"{len(units)} of {len(phase.units)} {_unit(phase)}s are usable: waiting for a "
+            f"{len(units)} of {phase.num_units} {_unit(phase)}s are usable: waiting for a "
             f"replacement before it goes on with {placement.num_devices} devices"
         )
         return Shortage(reason, left)
@@ -129,8 +126,8 @@ def _short(state: JobState, phase: PhasePolicy, units: Collection[str]) -> str:
     least = min((n for n in phase.rungs if n not in struck), default=None)
     if least is None:
         return "the program can be compiled for no rung of the ladder"
-    per_unit = phase.rungs[0] // len(phase.units)
-    text = f"no capacity: {len(units)} of {len(phase.units)} {_unit(phase)}s are usable"
+    per_unit = phase.rungs[0] // phase.num_units
+    text = f"no capacity: {len(units)} of {phase.num_units} {_unit(phase)}s are usable"
     if len(units) * per_unit >= least:
         return f"{text}, but make up no rung of the ladder that is in use"
     return f"{text}, and the smallest rung needs {least // per_unit}"

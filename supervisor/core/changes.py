@@ -13,7 +13,6 @@ from typing import Any
 
 from supervisor.config.problems import Location, key_path, shown
 from supervisor.config.secret_names import without_secrets
-from supervisor.core.doing import Succeeded
 from supervisor.core.state import JobState
 
 _UNUSABLE_CHECKPOINT: tuple[Location, ...] = (
@@ -22,6 +21,7 @@ _UNUSABLE_CHECKPOINT: tuple[Location, ...] = (
     ("init", "determinism", "elastic"),
     ("start_from",),
 )
+_UNUSABLE_IF_BITWISE: tuple[Location, ...] = (("init", "loop", "micro_batch_size"),)
 _COMPUTES_NOTHING: tuple[Location, ...] = (
     ("init", "autorestart"),
     ("init", "devices"),
@@ -46,6 +46,8 @@ class Change:
     key: Location
     old: Any
     new: Any
+    is_bitwise: bool = False
+    """Whether the phase is to give the same bits on every rung."""
 
     def __str__(self) -> str:
         old, new = ("(not set)" if side is None else side for side in self.sides)
@@ -79,7 +81,10 @@ def changes(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> lis
     for phase, (then, now) in enumerate(zip(old, new, strict=False)):
         before, after = then["trainer"], now["trainer"]
         before = _moved(before, before["init"]["model_dir"], after["init"]["model_dir"])
-        found += [Change(phase, *different) for different in _different(before, after, ())]
+        is_bitwise = before["init"].get("determinism", {}).get("elastic") == "bitwise"
+        found += [
+            Change(phase, *different, is_bitwise) for different in _different(before, after, ())
+        ]
     return found
 
 
@@ -101,12 +106,11 @@ def refused(
 
     No phase of a job that begins anew is complete; `once`: see `SupervisorStarted`.
     """
-    begins_anew = state.begins_anew(once=once)
     if num_phases <= state.phase:
         message = f"the job is in phase {state.phase + 1} already; give it back its phases"
         yield num_phases - 1, f"there are only {num_phases} phases left: {message}"
     for change in found:
-        if not begins_anew and _completed(state, change.phase):
+        if state.has_completed(change.phase, once=once):
             last = change.phase == state.phase
             harmless = _under(change.key, _COMPUTES_NOTHING)
             if not harmless and not (last and change.key in _TARGETS and change.grows()):
@@ -116,18 +120,21 @@ def refused(
                 )
             continue
         step = state.budget.highest if change.phase == state.phase else None
-        if step is not None and _under(change.key, _UNUSABLE_CHECKPOINT):
+        if step is not None and _makes_unusable(change):
             yield (
                 change.phase,
                 f"{change}: the checkpoint of step {step} does not fit it; {_REMEDY}",
             )
 
 
+def _makes_unusable(change: Change) -> bool:
+    """Whether the change makes the checkpoints of its phase unusable."""
+    was_known = change.old is not _ABSENT  # older versions did not resolve the micro-batch
+    spoils_bits = change.is_bitwise and was_known and _under(change.key, _UNUSABLE_IF_BITWISE)
+    return spoils_bits or _under(change.key, _UNUSABLE_CHECKPOINT)
+
+
 _REMEDY = "take it back, or use another model_dir"
-
-
-def _completed(state: JobState, phase: int) -> bool:
-    return phase < state.phase or (phase == state.phase and isinstance(state.doing, Succeeded))
 
 
 def _under(key: Location, roots: Sequence[Location]) -> bool:

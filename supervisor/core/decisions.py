@@ -22,6 +22,10 @@ class BeginPhase:
 
     phase: int
     reason: str
+    checkpoints: str | None = None
+    """See `JobState.checkpoints`."""
+    kinds: tuple[str, ...] = ()
+    """See `JobState.checkpoint_kinds`."""
 
 
 class MakeRoom(StrEnum):
@@ -52,6 +56,10 @@ class StartWorkers:
     """Why the attempt must not resume from the snapshots in memory; empty: it may."""
     make_room: MakeRoom | None = None
     """Set if the last attempt failed for lack of disk space: when to delete output first."""
+    checkpoints: str | None = None
+    """See `JobState.checkpoints`."""
+    kinds: tuple[str, ...] = ()
+    """See `JobState.checkpoint_kinds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +84,24 @@ class DumpStacks:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelLaunch:
+    """Do not start the workers of an attempt whose checkpoint is still being verified. Answered by
+    `LaunchCancelled`; where the start goes on already, by nothing else than its own answer."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SignalWorkers:
     """Send SIGTERM to the workers, and to the survivors of a worker once it has ended. Answered by
     `WorkersObserved` with their exits."""
 
     attempt: int
     reason: str
+    interrupt: bool = False
+    """Whether those that handle SIGINT but not SIGTERM get SIGINT: a person asks, who would have
+    sent it to the program itself at a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +120,10 @@ class KillWorkers:
     phase: int = 0
     directory: str = ""
     """The phase's directory, relative to model_dir."""
+    checkpoints: str | None = None
+    """See `JobState.checkpoints`."""
+    kinds: tuple[str, ...] = ()
+    """See `JobState.checkpoint_kinds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +146,9 @@ class TellRecovery:
     """The seconds of each part, in order; their sum is the recovery time."""
     lost: int | None
     """How many completed steps must be run again; None: not known."""
+    missed: int | None = None
+    """The newest committed step, where the program began below it, so that it did not restore it.
+    None: nothing says so."""
 
     @property
     def seconds(self) -> float:
@@ -182,6 +209,7 @@ Decision = (
     | StartWorkers
     | ProbeDevices
     | DumpStacks
+    | CancelLaunch
     | SignalWorkers
     | KillWorkers
     | Wait

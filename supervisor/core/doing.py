@@ -127,7 +127,37 @@ class Hang:
     kind: Literal["hang"] = field(default="hang", kw_only=True, repr=False)
 
 
-Cause = WorkerEnded | Asked | MakesWay | Hang
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The success step is committed, and the group neither exits nor does anything."""
+
+    seconds: float
+    """How long nothing was seen of it."""
+    saved: int | None
+    """The newest committed step when it was asked to stop."""
+
+    kind: Literal["idle"] = field(default="idle", kw_only=True, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """The losses became NaN or Inf, and stay so."""
+
+    since: int
+    """The first step with such a loss."""
+    times: int
+    """How many such losses were reported in a row."""
+    finite: int | None
+    """The last step with a finite loss; None: not known."""
+    before: int | None
+    """The newest step that was committed before `since`; None: none is known."""
+    saved: int | None
+    """The newest committed step when the group was killed; None: there was none."""
+
+    kind: Literal["not_finite"] = field(default="not_finite", kw_only=True, repr=False)
+
+
+Cause = WorkerEnded | Asked | MakesWay | Hang | Idle | NotFinite
 """Why a group is ending."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from supervisor.core.budget import Charge
+from supervisor.core.budget import Budget, Charge
 from supervisor.core.capacity_check import (
     Shortage,
     bad_units_in_use,
@@ -22,10 +22,13 @@ from supervisor.core.capacity_check import (
 from supervisor.core.decisions import KillWorkers, TellLivelock
 from supervisor.core.doing import (
     Alive,
+    Cause,
     Failed,
     Hang,
+    Idle,
     Killing,
     MakesWay,
+    NotFinite,
     Probing,
     Workers,
     cause_of,
@@ -51,8 +54,11 @@ from supervisor.core.transitions import (
     tell_stages,
 )
 from supervisor.diagnosis.failure import Failure, WorkerExit
-from supervisor.diagnosis.verdicts import hang_failure
+from supervisor.diagnosis.verdicts import hang_failure, not_finite_failure, unproven_failure
 from supervisor.protocol.messages import Stage
+
+_MOST_NAMED = 8
+"""Most workers whose ends a reason names: it is journalled, and people read it."""
 
 
 def kill(
@@ -77,7 +83,9 @@ def kill(
         killing = Killing(group, deadline, abandoned=abandoned)
         recovery = recovery.spent("stop" if isinstance(cause_of(group), Hang) else "detect", at)
     state = replace(state, doing=killing, recovery=recovery)
-    return state, (KillWorkers(state.attempt, exits, reason, late, state.phase, directory),)
+    found, kinds = state.checkpoints, state.checkpoint_kinds
+    phase = state.phase
+    return state, (KillWorkers(state.attempt, exits, reason, late, phase, directory, found, kinds),)
 
 
 def ended_well(state: JobState, workers: Workers, policy: RestartPolicy) -> bool:
@@ -100,7 +108,9 @@ def told_ends(workers: Workers) -> str:
     exits = workers.exits
     if workers.world_size == 1:
         return f"the worker ended: {exits[0]}"
-    return "these workers ended: " + ", ".join(f"rank {ended.rank} {ended}" for ended in exits)
+    told = ", ".join(f"rank {ended.rank} {ended}" for ended in exits[:_MOST_NAMED])
+    more = len(exits) - _MOST_NAMED
+    return f"these workers ended: {told}" + (f" and {more} more" if more > 0 else "")
 
 
 def workers_gone(state: JobState, event: WorkersGone, policy: RestartPolicy) -> StepResult:
@@ -127,24 +137,40 @@ def _group_gone(
         liveness=Liveness(),
         recovery=state.recovery.gone(event.at, event.step),
         goodput=state.goodput.gone(),
+        budget=state.budget.told(event.step, trained=event.trained),
         ladder=replace(state.ladder, larger_since=None, look_at=None),
     )
+    phase = policy.phases[state.phase]
+    is_done = not group.abandoned and work_is_done(state.budget, event.committed, phase)
+    if isinstance(cause, Hang | Idle) and is_done:
+        return phase_succeeded(state, event.at, policy, _why_done(cause, event.committed))
+    failure = event.failure or _unproven_success(state, event, policy)
     # A trainer that is asked to stop saves and exits 0: that alone is no sign of finished work.
-    believed = not asked or policy.phases[state.phase].success.is_proof
-    if event.failure is None and not group.abandoned and believed:
+    believed = not asked or phase.success.is_proof
+    if failure is None and not group.abandoned and believed:
         return phase_succeeded(state, event.at, policy)
-    failure = event.failure
-    if isinstance(cause, Hang):
-        failure = hang_failure(failure, cause.stage, cause.seconds)
+    failure = _judged(failure, cause)
     if state.drain is not None:
         return drained(replace(state, last_failure=failure), state.drain)
     if not group.abandoned and isinstance(cause, MakesWay) and cause.explains(failure):
         reason = "it made way for a larger rung: nothing is charged"
         return go_on(state, reason, event.at, policy)
-    if group.abandoned or failure is None:
+    is_lost = group.abandoned and not isinstance(cause, NotFinite)
+    if is_lost or failure is None:
         reason = "the last attempt was lost with its supervisor: nothing is charged"
         return go_on(state, reason, event.at, policy)
-    if failure.is_guess and failure.step is None:
+    if isinstance(cause, NotFinite):
+        return _diverged(state, failure, cause, event, policy)
+    return _ended_badly(before, state, failure, event, policy)
+
+
+def _ended_badly(
+    before: JobState, state: JobState, failure: Failure, event: WorkersGone, policy: RestartPolicy
+) -> StepResult:
+    """The attempt failed; `before` is the state before its end was known."""
+    assert isinstance(before.doing, Killing)
+    cause = cause_of(before.doing)
+    if failure.is_guess and failure.step is None and not event.step_recognised:
         failure = replace(failure, step=event.step)
     if isinstance(cause, Hang) and _may_initialise_again(before, failure, cause, policy):
         state = replace(state, initialises_again=True, last_failure=failure)
@@ -154,6 +180,63 @@ def _group_gone(
         )
         return go_on(state, reason, event.at, policy)
     return _failed(state, failure, event.adjustable, event.at, policy)
+
+
+def _unproven_success(state: JobState, event: WorkersGone, policy: RestartPolicy) -> Failure | None:
+    """Returns the failure of a command whose success only a base model's step would prove; None:
+    the success stands."""
+    success, budget, step = policy.phases[state.phase].success, state.budget, event.committed
+    if success.step is None or success.committed or step is None or step < success.step:
+        return None
+    if event.step is not None and event.step >= success.step:
+        return None
+    is_proven = budget.proves(step, success.step, exited=True)
+    return None if is_proven else unproven_failure(step, success.step, event.step, event.exits)
+
+
+def work_is_done(
+    budget: Budget, committed: int | None, phase: PhasePolicy, *, exited: bool = False
+) -> bool:
+    """Whether the success step is declared, and `committed`, the newest committed step, is no base
+    model's and has reached it. `exited` as in `Budget.proves`."""
+    target = phase.success.step
+    if target is None or committed is None or committed < target:
+        return False
+    return phase.success.committed or budget.proves(committed, target, exited=exited)
+
+
+def _judged(end: Failure | None, cause: Cause | None) -> Failure | None:
+    """Returns the failure of a group that the supervisor ended for `cause`; `end` is its judged
+    end."""
+    match cause:
+        case Hang(stage, seconds):
+            return hang_failure(end, stage, seconds)
+        case Idle(seconds):
+            return hang_failure(end, Stage.FINISHING, seconds)
+        case NotFinite(since, times, finite, before):
+            return not_finite_failure(end, since, times, finite, before)
+        case _:
+            return end
+
+
+def _why_done(cause: Hang | Idle, committed: int | None) -> str:
+    return (
+        f"step {committed} is committed, and the program did not exit within "
+        f"{cause.seconds:.0f} s: it was ended, and its work is done"
+    )
+
+
+def _diverged(
+    state: JobState, failure: Failure, cause: NotFinite, event: WorkersGone, policy: RestartPolicy
+) -> StepResult:
+    """The losses stayed NaN or Inf: go back to the newest checkpoint, if it is from before."""
+    if not state.saved_since(cause.since, event.step):
+        return _failed(state, failure, event.adjustable, event.at, policy)
+    reason = (
+        f"the losses are NaN or Inf from step {cause.since} on, and step {state.newest} was saved "
+        "after that: another attempt would go on from there"
+    )
+    return finish(replace(state, last_failure=failure), Failed(ExitCode.FAILED), reason)
 
 
 def _may_initialise_again(
@@ -191,7 +274,7 @@ def _failed(
         return _believed(state, failure, failure.reason, at, policy)
     phase = policy.phases[state.phase]
     host_may_be_gone = phase.workers_are_units and failure.struck
-    if phase.units and (failure.hardware or host_may_be_gone):
+    if phase.num_units and (failure.hardware or host_may_be_gone):
         return suspect(state, failure, adjustable, at, policy)
     return _charged(state, failure, adjustable, at, policy, go_on)
 
@@ -206,7 +289,7 @@ def _believed(
     if not (failure.per_rung and ladder.is_shrunk(phase)) or rung is None:
         return finish(state, Failed(ExitCode.FAILED), reason)
     state = replace(state, ladder=ladder.strike(rung, failure.cause))
-    reason = f"{failure.cause} on {rung} devices: that rung is struck from the ladder"
+    reason = f"{failure.cause} on {rung} devices: that rung is disabled"
     return go_on(state, reason, at, policy)
 
 
@@ -222,10 +305,10 @@ def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
     unit = units[failure.rank]
     quarantine = state.quarantine.blame(unit, at, policy.blame_window)
     times = quarantine.times_blamed(unit)
-    others = frozenset(phase.units) - quarantine.units - {unit}
+    others = frozenset(phase.units or units) - quarantine.units - {unit}
     if times >= policy.blame_limit and state.ladder.place(phase, others) is not None:
         reason = f"root cause of {times} failures, the last: {failure.cause}"
-        quarantine = quarantine.cleared([unit]).add(unit, reason, at + policy.quarantine_for)
+        quarantine = quarantine.cleared([unit]).add({unit: reason}, at + policy.quarantine_for)
     return replace(state, quarantine=quarantine)
 
 
@@ -245,12 +328,21 @@ def probed(
     if suspicion is not None and not gone:
         proceed = go_on if isinstance(chosen, Shortage) else start
         failure, adjustable = suspicion.failure, suspicion.adjustable
+        if event.problem is not None:
+            failure = replace(failure, advice=_unproven(event.problem))
+            state = replace(state, last_failure=failure)
         return _charged(state, failure, adjustable, event.at, policy, proceed)
     if suspicion is not None:
         reason = f"{reason}; its devices are to blame: nothing is charged"
     if isinstance(chosen, Shortage):
         return wait(state, reason, chosen, since, event.at, policy)
     return start(state, reason, event.at, policy)
+
+
+def _unproven(problem: str) -> str:
+    """Returns the advice for a failure that points at devices which nobody could probe."""
+    why = f"See why the devices could not be probed ({problem})"
+    return f"{why}: nothing shows that they are at fault."
 
 
 def _charged(

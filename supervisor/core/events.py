@@ -13,7 +13,7 @@ from supervisor.core.liveness import Silence
 from supervisor.core.policy import RestartPolicy
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 from supervisor.host.notice import Notice
-from supervisor.protocol.messages import Message
+from supervisor.protocol.messages import Message, Stage
 
 
 class StopSource(StrEnum):
@@ -83,6 +83,14 @@ class LaunchFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchCancelled:
+    """The attempt was cancelled before any of its workers was started."""
+
+    at: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReported:
     """A worker said something on its progress pipe. Volatile."""
 
@@ -132,6 +140,72 @@ class CheckpointCommitted:
     at: float
     phase: int
     step: int
+    new: bool = False
+    """Whether a command is known to have committed it in the present attempt. Only such a step may
+    take the place of a higher one: see `Budget`. Older journals lack this field."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsFound:
+    """A new step was committed in a directory that the config does not name: it is the phase's
+    checkpoint directory from now on."""
+
+    at: float
+    phase: int
+    directory: str
+    """The absolute path."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of names that count there, such as `ckpt_a_#.pkl`, because others may save there
+    too; empty: all names of steps do."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSetAside:
+    """Before the workers of an attempt were started, a damaged checkpoint was moved aside."""
+
+    at: float
+    attempt: int
+    step: int
+    newest: int | None
+    """The newest step that is left and not known to be damaged; None: there is none."""
+    place: str
+    """Where the damaged checkpoint is now."""
+    reason: str
+    """What is wrong with it."""
+    files: tuple[str, ...]
+    """The damaged files in it; of many, the first ones by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersIdle:
+    """For `seconds` the workers reported nothing, printed nothing and used next to no CPU time."""
+
+    at: float
+    attempt: int
+    seconds: float
+    stage: Stage | None = None
+    """The stage that was reported last; None: none was."""
+    trained: bool | None = None
+    """See `WorkersGone`; this is about the newest step that was committed so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossesNotFinite:
+    """A worker reported a loss that is NaN or Inf."""
+
+    at: float
+    attempt: int
+    since: int
+    """The step of the first such loss after the last finite one, also of an earlier attempt."""
+    times: int
+    """How many were reported in this attempt, with no finite one between."""
+    finite: int | None
+    """The last step of this phase with a finite loss, as far as this supervisor knows; None: there
+    was none."""
+    before: int | None
+    """The newest step that was committed before `since`; None: none is known."""
+    last: int | None = None
+    """The last step that was reported; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +242,7 @@ class WorkersGone:
     resumed_from: int | None
     """The step whose state the attempt restored; None: it started afresh, or did not get there."""
     step: int | None
-    """The last completed step that was reported."""
+    """The last completed step that was reported, or that the output showed (`step_recognised`)."""
     committed: int | None
     """The newest committed step, looked for after the group was gone."""
     adjustable: tuple[str, ...] = ()
@@ -183,6 +257,14 @@ class WorkersGone:
     exits: tuple[WorkerExit, ...] = ()
     """How the workers ended, in the order in which that was seen; also the ones that were killed.
     Older journals lack this field."""
+    step_recognised: bool = False
+    """Whether `step` was only recognised in the output. Such a step proves no success."""
+    trained: bool | None = None
+    """Whether the program has trained as far as `committed`, if that would complete the work (see
+    `core.trained`). None: nothing shows it, or it would not."""
+    unproven: int | None = None
+    """The newest step above `committed` that is complete, but was not seen closed by its writer: it
+    does not count, but the program may go on from it. None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +319,9 @@ class StopRequested:
     """The text of the request and its sender, if there is more to say than the source."""
     at_once: bool = False
     """Whether the short grace period holds, which a second request otherwise asks for."""
+    notice: float | None = None
+    """How many seconds the machine stays, where the source of a preemption knows it. Such a source
+    asks when the save must begin. None: what the policy says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +341,16 @@ Event = (
     | PhaseBegun
     | WorkersStarted
     | LaunchFailed
+    | LaunchCancelled
     | WorkerReported
     | Noticed
     | MaintenanceAnnounced
     | SilenceExcused
+    | WorkersIdle
+    | LossesNotFinite
     | CheckpointCommitted
+    | CheckpointsFound
+    | CheckpointSetAside
     | SaveMeasured
     | WorkersObserved
     | WorkersGone

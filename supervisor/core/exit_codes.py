@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
     INTERNAL = 1
     """An error of ours: Python's own code for an exception that nobody expected."""
     USAGE = 64
-    """The command line is wrong."""
+    """The command line is wrong, or names a model_dir without a job."""
     NO_CAPACITY = 69
     """The job waited for devices and still has too few of them. With `init.provision` also: its
     devices stay busy or broken, so it needs another machine."""

@@ -6,8 +6,9 @@ few units are healthy, or the program cannot be compiled for that rung.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import accumulate, compress
 
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 
@@ -71,14 +72,38 @@ class Ladder:
         others = tuple(each for each in self.struck if each.num_devices != num_devices)
         return replace(self, struck=(*others, Struck(num_devices, reason)))
 
-    def place(self, phase: PhasePolicy, usable: Collection[str]) -> Placement | None:
-        """Returns the largest rung that `usable` units make up; None: not even the smallest."""
+    def place(self, phase: PhasePolicy, usable: Set[str]) -> Placement | None:
+        """Returns the largest rung that `usable` units make up, in an aligned run if they must be
+        side by side; None: not even the smallest."""
         struck = {each.num_devices for each in self.struck}
+        if phase.num_hosts:
+            return self._place_on_hosts(phase, usable, struck)
+        there = [unit in usable for unit in phase.units]
+        before = (0, *accumulate(there))
         for num_devices in phase.rungs:
-            if num_devices not in struck:
-                units = _choose(phase, num_devices, usable)
-                if units is not None:
-                    return Placement(num_devices, units)
+            size = num_devices * len(phase.units) // phase.rungs[0]
+            if num_devices in struck or size > before[-1]:
+                continue
+            if not phase.side_by_side:
+                return Placement(num_devices, tuple(compress(phase.units, there))[:size])
+            for end in range(size, len(phase.units) + 1, size):
+                if before[end] - before[end - size] == size:
+                    return Placement(num_devices, phase.units[end - size : end])
+        return None
+
+    def _place_on_hosts(
+        self, phase: PhasePolicy, usable: Set[str], struck: Set[int]
+    ) -> Placement | None:
+        """Returns the largest rung that any machines of `usable` make up. Previous members come
+        first, and keep their ranks."""
+        before = self.placement.units if self.placement is not None else ()
+        stay = tuple(unit for unit in before if unit in usable)
+        others = sorted(usable - frozenset(before))
+        for num_devices in phase.rungs:
+            size = num_devices * phase.num_hosts // phase.rungs[0]
+            if num_devices not in struck and size <= len(usable):
+                chosen = (*stay, *others)[:size]
+                return Placement(num_devices, _keeping_ranks(chosen, before))
         return None
 
     def moved(self, phase: PhasePolicy, to: Placement, at: float, soon: float) -> Ladder:
@@ -94,15 +119,12 @@ class Ladder:
         return moved
 
 
-def _choose(
-    phase: PhasePolicy, num_devices: int, usable: Collection[str]
-) -> tuple[str, ...] | None:
-    """Returns the first units that make up a rung; an aligned run if they must be side by side."""
-    size = num_devices * len(phase.units) // phase.rungs[0]
-    candidates: Sequence[tuple[str, ...]]
-    if phase.side_by_side:
-        candidates = [phase.units[at : at + size] for at in range(0, len(phase.units), size)]
-    else:
-        candidates = [tuple(unit for unit in phase.units if unit in usable)[:size]]
-    fit = (run for run in candidates if len(run) == size and all(unit in usable for unit in run))
-    return next(fit, None)
+def _keeping_ranks(chosen: Collection[str], before: Sequence[str]) -> tuple[str, ...]:
+    """Returns the units of `chosen` in the order of their ranks: those of `before` keep theirs, as
+    far as there are so many ranks, and the others take what is left."""
+    places: list[str | None] = [None] * len(chosen)
+    for rank, unit in enumerate(before[: len(places)]):
+        if unit in chosen:
+            places[rank] = unit
+    left = iter([unit for unit in chosen if unit not in places])
+    return tuple(unit if unit is not None else next(left) for unit in places)

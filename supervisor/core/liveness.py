@@ -6,6 +6,9 @@ evaluation, a save) are learned from that attempt. Limits for what comes once (a
 restore) are not: the next attempt may have a cold cache where this one had a warm one. All of it is
 volatile and starts anew with every attempt, so old reports never condemn a new group. Steps found
 in the output may arrive in bursts: what is learned from them can only make a limit longer.
+
+A step that is only recognised in the output changes no limit. It may count something else than the
+training, which may be silent for hours after it, and the job is healthy all the same.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from supervisor.protocol.messages import (
     Stage,
     StageMessage,
     StepMessage,
+    StepsDroppedMessage,
 )
 
 DEFAULT_DEADLINES: Mapping[Stage, float] = {
@@ -51,6 +55,7 @@ class Silence:
     attempt: int
     stage: Stage
     seconds: float
+    """Since its last report, with the seconds that did not count (`SilenceExcused`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,12 @@ class Liveness:
     stage: Stage | None = None
     """None: no report has come, and none is expected."""
     step: int | None = None
+    recognised: bool = False
+    """Whether the step was only recognised in the output: then it limits nothing."""
     since: float = 0.0
     expires: float | None = None
+    uncounted: float = 0.0
+    """Seconds of the present silence that do not count; `since` is later by as much."""
     inferred: bool = False
     """Whether the stage is a guess: then TRAINING may be any stage."""
     in_output: bool = False
@@ -98,15 +107,21 @@ class Liveness:
         config."""
         match message:
             case StageMessage(stage, step, inferred):
+                recognised = self.recognised and step is None
                 step = step if step is not None else self.step
                 after = self._learn(at) if stage is not self.stage else self
-                return replace(after, step=step, inferred=inferred)._in(stage, at, overrides)
+                after = replace(after, step=step, recognised=recognised, inferred=inferred)
+                return after._in(stage, at, overrides)
+            case StepMessage(step, recognised=True):
+                return self if self._is_stepping else replace(self, step=step, recognised=True)
+            case StepsDroppedMessage():
+                return replace(self, step=None, recognised=False) if self.recognised else self
             case StepMessage(step):
                 # A step is a sign of training, also from a program that names no stages.
                 training = self.stage is Stage.TRAINING
-                after = self._learn(at) if training and self.step is not None else self
+                after = self._learn(at) if training and self._is_stepping else self
                 in_output = self.in_output or message.in_output
-                after = replace(after, step=step, in_output=in_output)
+                after = replace(after, step=step, recognised=False, in_output=in_output)
                 return after._in(Stage.TRAINING, at, overrides)
             case _:
                 return self
@@ -116,23 +131,29 @@ class Liveness:
         if self.stage is None:
             return self
         expires = None if self.expires is None else self.expires + seconds
-        return replace(self, since=self.since + seconds, expires=expires)
+        uncounted = self.uncounted + seconds
+        return replace(self, since=self.since + seconds, expires=expires, uncounted=uncounted)
 
     def silence(self, attempt: int, now: float) -> Silence | None:
         """Returns the silence if it is too long at the time `now`, else None."""
         if self.stage is None or self.expires is None or now < self.expires:
             return None
-        return Silence(attempt, self.stage, now - self.since)
+        return Silence(attempt, self.stage, now - self.since + self.uncounted)
+
+    @property
+    def _is_stepping(self) -> bool:
+        """Whether a step is known that somebody told."""
+        return self.step is not None and not self.recognised
 
     def _in(self, stage: Stage, at: float, overrides: Mapping[Stage, float]) -> Liveness:
         durations = self.learned.get(stage, Durations())
-        if self.inferred and stage is Stage.TRAINING and self.step is None:
-            return replace(self, stage=stage, since=at, expires=None)
+        if self.inferred and stage is Stage.TRAINING and not self._is_stepping:
+            return replace(self, stage=stage, since=at, expires=None, uncounted=0.0)
         learned = durations.limit(stage) if stage in _WARM_UP and not self.inferred else None
         if learned is not None and self.in_output:
             learned = max(learned, DEFAULT_DEADLINES[stage])
         limit = overrides.get(stage, learned or DEFAULT_DEADLINES[stage])
-        return replace(self, stage=stage, since=at, expires=at + limit)
+        return replace(self, stage=stage, since=at, expires=at + limit, uncounted=0.0)
 
     def _learn(self, at: float) -> Liveness:
         """Learn the duration of the stage, or gap between steps, that ends at the time `at`."""

@@ -10,9 +10,10 @@ of the attempt is left, and why it ended. Another attempt can start only after t
 never live at once. A supervisor that finds an unfinished attempt in its journal does the same.
 
 This file has the table of handlers, and those for deadlines. The others are in `resuming` (a
-supervisor starts), `running` (an attempt lives), `stopping` (it is asked to stop, or hangs),
-`regrowing` (it makes way for a larger rung), `ending` (its end, and what follows), `capacity_check`
-(the units of the next one), `phases` (from phase to phase) and `transitions` (shared by all).
+supervisor starts), `running` (an attempt lives), `stopping` (it is asked to stop, hangs, or trains
+no more), `regrowing` (it makes way for a larger rung), `ending` (its end, and what follows),
+`capacity_check` (the units of the next one), `phases` (from phase to phase) and `transitions`
+(shared by all).
 docs/reference/states.md has every transition; CONTRIBUTING.md traces one restart.
 
 Events that do not fit the state (late, duplicate, of another attempt or phase) change nothing.
@@ -25,6 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor.core.doing import (
+    Alive,
     BackingOff,
     Beginning,
     Ended,
@@ -41,10 +43,14 @@ from supervisor.core.doing import (
 from supervisor.core.ending import ended_well, kill, launch_failed, probed, told_ends, workers_gone
 from supervisor.core.events import (
     CheckpointCommitted,
+    CheckpointSetAside,
+    CheckpointsFound,
     DeadlineReached,
     DevicesProbed,
     Event,
+    LaunchCancelled,
     LaunchFailed,
+    LossesNotFinite,
     MaintenanceAnnounced,
     Noticed,
     PhaseBegun,
@@ -56,6 +62,7 @@ from supervisor.core.events import (
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
+    WorkersIdle,
     WorkersObserved,
     WorkersStarted,
 )
@@ -65,7 +72,15 @@ from supervisor.core.regrowing import checkpoint_committed, look_for_more, spare
 from supervisor.core.resuming import supervisor_started
 from supervisor.core.running import worker_reported, workers_observed, workers_started
 from supervisor.core.state import JobState
-from supervisor.core.stopping import ask_to_stop, hung, save_measured, stop_requested
+from supervisor.core.stopping import (
+    ask_to_stop,
+    hung,
+    launch_cancelled,
+    losses_not_finite,
+    save_measured,
+    stop_requested,
+    workers_idle,
+)
 from supervisor.core.transitions import StepResult, go_on, probe, signal
 
 
@@ -88,6 +103,24 @@ def _maintenance_announced(
 
 def _silence_excused(state: JobState, event: SilenceExcused, policy: RestartPolicy) -> StepResult:
     return replace(state, liveness=state.liveness.excused(event.seconds)), ()
+
+
+def _checkpoints_found(
+    state: JobState, event: CheckpointsFound, policy: RestartPolicy
+) -> StepResult:
+    """The directory changes; what was counted stays: `budget.highest` never falls."""
+    if event.phase != state.phase or not policy.phases[state.phase].finds_checkpoints:
+        return state, ()
+    return replace(state, checkpoints=event.directory, checkpoint_kinds=event.kinds), ()
+
+
+def _checkpoint_set_aside(
+    state: JobState, event: CheckpointSetAside, policy: RestartPolicy
+) -> StepResult:
+    """A committed step is gone; what was counted stays: `budget.highest` never falls."""
+    if event.attempt != state.attempt or not isinstance(state.doing, Alive):
+        return state, ()
+    return replace(state, newest=event.newest, num_damaged=state.num_damaged + 1), ()
 
 
 def _rung_compile_failed(
@@ -191,11 +224,16 @@ _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], StepResult]] = {
     PhaseBegun: phase_begun,
     WorkersStarted: workers_started,
     LaunchFailed: launch_failed,
+    LaunchCancelled: launch_cancelled,
     WorkerReported: worker_reported,
     Noticed: _noticed,
     MaintenanceAnnounced: _maintenance_announced,
     SilenceExcused: _silence_excused,
+    WorkersIdle: workers_idle,
+    LossesNotFinite: losses_not_finite,
     CheckpointCommitted: checkpoint_committed,
+    CheckpointsFound: _checkpoints_found,
+    CheckpointSetAside: _checkpoint_set_aside,
     SaveMeasured: save_measured,
     WorkersObserved: workers_observed,
     WorkersGone: workers_gone,

@@ -18,8 +18,8 @@ class PhasePolicy:
     max_num_preemptions: int = 20
     success: Success = field(default_factory=Success)
     reports_stages: bool = False
-    """Whether the workers are known to report their stages. If so, they are watched for hangs from
-    their start, else from their first report."""
+    """Whether the workers are to report a stage or step within the limit of STARTING. If so, they
+    are watched for hangs from their start, else from their first report."""
     deadlines: Mapping[Stage, float] = field(default_factory=dict)
     """Time limits in seconds, which override the default and the learned ones."""
     repeated_failure_limit: int | None = None
@@ -30,7 +30,11 @@ class PhasePolicy:
     rungs: tuple[int, ...] = ()
     """The ladder: device counts in descending order; empty: the number of devices is not known."""
     units: tuple[str, ...] = ()
-    """The units of the full rung; all have the same number of devices."""
+    """The units of the full rung; all have the same number of devices. Empty if `num_hosts` is
+    set."""
+    num_hosts: int = 0
+    """How many machines make up the full rung, if a cluster has them: each is a unit with one
+    worker, and a probe says which there are. 0: the config names all units."""
     workers_are_units: bool = False
     """Whether a unit is a host with one worker; else it is a device."""
     side_by_side: bool = False
@@ -39,6 +43,14 @@ class PhasePolicy:
     """Time limit in seconds of a first initialisation. After it the initialisation is tried once
     more with the normal limit, without charge or blame. None: the normal limit holds from the
     start."""
+    finds_checkpoints: bool = False
+    """Whether the checkpoint directory is found while the program runs; False: the config names it,
+    or it is our trainer's."""
+
+    @property
+    def num_units(self) -> int:
+        """How many units the full rung has."""
+        return self.num_hosts or len(self.units)
 
     def limits(self, *, tries_again: bool) -> Mapping[Stage, float]:
         """Returns the time limits of an attempt in seconds; `tries_again`: whether its

@@ -7,7 +7,7 @@ finds it again.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 
@@ -40,11 +40,12 @@ class Quarantine:
         """The units in quarantine."""
         return frozenset(entry.unit for entry in self.entries)
 
-    def add(self, unit: str, reason: str, until: float) -> Quarantine:
-        """Returns the quarantine with `unit` until the time `until`, in place of its earlier
-        entry."""
-        others = tuple(entry for entry in self.entries if entry.unit != unit)
-        return replace(self, entries=(*others, QuarantinedUnit(unit, reason, until)))
+    def add(self, reasons: Mapping[str, str], until: float) -> Quarantine:
+        """Returns the quarantine with the units of `reasons` until the time `until`, each in place
+        of its earlier entry."""
+        others = (entry for entry in self.entries if entry.unit not in reasons)
+        added = (QuarantinedUnit(unit, reason, until) for unit, reason in reasons.items())
+        return replace(self, entries=(*others, *added))
 
     def blame(self, unit: str, at: float, window: float) -> Quarantine:
         """Returns the quarantine after a failure of `unit`; blames older than `window` seconds are

@@ -27,6 +27,21 @@ _UNKNOWN = "program"
 """The part in which a program that names no stages did what cannot be seen from outside."""
 
 
+def began_at(first: int, newest: int | None, every: int | None) -> int | None:
+    """Returns the step at which a program began that does not report it; None: not known.
+
+    `first` is the first step that it completed, as far as is known, and `newest` the newest
+    checkpoint at its start. `every` is by how much the steps rise that it tells, None if that is
+    not known: a program that tells each tenth step may have begun at any of the ten before.
+    A checkpoint further below is not where it began: it has a newer one that nobody saw.
+    """
+    if first <= 1:
+        return 0
+    if newest is not None and first - (every or 1) <= newest < first:
+        return newest
+    return first - 1 if every == 1 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """A recovery under way, or none. Times are seconds on the supervisor's clock."""
@@ -49,16 +64,23 @@ class Recovery:
             return None
         return max(0, self.reached - self.restored)
 
-    def resumed_before(self, step: int, newest: int | None) -> Recovery:
-        """Returns the recovery once `step` is complete, the first one that is reported.
+    def missed(self, step: int, newest: int | None) -> int | None:
+        """Returns `newest`, the newest committed step, if a program that does not report what it
+        restored completes `step` below it; else None.
 
-        A program that does not report what it restored is taken to have restored the `newest`
-        checkpoint; if that is not below `step`, the step before it.
+        The steps before the recovery must have come as far: else they count something else than the
+        checkpoints do, such as the batches of an epoch.
         """
+        if self.restored is not None or newest is None or self.reached is None:
+            return None
+        return newest if step < newest <= self.reached else None
+
+    def resumed_before(self, step: int, newest: int | None, every: int | None) -> Recovery:
+        """Returns the recovery once `step` is complete, the first one that is reported. The
+        arguments are those of `began_at`."""
         if self.restored is not None:
             return self
-        is_below = newest is not None and newest < step
-        return replace(self, restored=newest if is_below else max(0, step - 1))
+        return replace(self, restored=began_at(step, newest, every))
 
     def died(self, at: float) -> Recovery:
         """Returns the recovery after a worker died, or fell silent, at the time `at`."""

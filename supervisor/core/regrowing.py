@@ -28,10 +28,10 @@ def look_for_more(state: JobState, at: float, policy: RestartPolicy) -> StepResu
     spare = tuple(unit for unit in phase.units if unit not in taken)
     ladder = replace(state.ladder, look_at=at + policy.regrow_interval)
     state = replace(state, quarantine=quarantine, ladder=ladder)
-    if not spare:
+    if not spare and not phase.num_hosts:
         return state, ()
     reason = f"whether more than {state.ladder.num_devices(phase)} devices can be used again"
-    return probe_units(state, spare, reason)
+    return probe_units(state, spare or None, reason)
 
 
 def spares_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> StepResult:
@@ -54,7 +54,7 @@ def checkpoint_committed(
     due."""
     if event.phase != state.phase:
         return state, ()
-    before, state = state, state.committed(event.step, event.at)
+    before, state = state, state.committed(event.step, event.at, new=event.new)
     is_new = state is not before
     state, told = tell_stages(state, event.at, state.liveness.step) if is_new else (state, ())
     if not isinstance(state.doing, Running) or state.drain is not None:

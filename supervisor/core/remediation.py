@@ -116,12 +116,12 @@ def _wait_for_storage(remediation: Remediation, highest: int | None) -> Course:
     waits = remediation.storage_waits + 1 if remediation.storage_at == highest else 1
     if waits > STORAGE_WAITS:
         told = (
-            f"the object store failed {waits} times in a row without a new checkpoint between; "
+            f"the storage failed {waits} times in a row without a new checkpoint between; "
             "run the same command again once it works"
         )
         return Course(remediation, told, ExitCode.CANNOT_WRITE)
     remediation = replace(remediation, storage_waits=waits, storage_at=highest)
-    return Course(remediation, "the object store's fault: nothing is charged", backoff=waits)
+    return Course(remediation, "the storage's fault: nothing is charged", backoff=waits)
 
 
 def _less_at_once(
@@ -162,6 +162,9 @@ def _roll_back(
         return Course(remediation, told, ExitCode.FAILED)
     if SKIP_STEPS not in adjustable:
         told = f"step {step} gave NaN or Inf twice, and no (more) batches may be skipped"
+        return Course(remediation, told, ExitCode.FAILED)
+    if step in remediation.adjustments.skip_steps:
+        told = f"step {step} gave NaN or Inf again, although its batch is skipped"
         return Course(remediation, told, ExitCode.FAILED)
     skipped = tuple(sorted({*remediation.adjustments.skip_steps, step}))
     adjusted = replace(remediation.adjustments, skip_steps=skipped)

@@ -47,6 +47,7 @@ def supervisor_started(
         remediation=state.remediation.run_again(),
         ladder=_ladder_again(state, policy),
         quarantine=_quarantine_again(state, event, policy),
+        checkpoints=_checkpoints_again(state, policy),
         epoch=event.epoch,
         drain=None,
         announced="",
@@ -85,6 +86,12 @@ def supervisor_started(
             return begin(state, reason, event.at, policy)
 
 
+def _checkpoints_again(state: JobState, policy: RestartPolicy) -> str | None:
+    """Returns the directory that was found, unless the config names one by now."""
+    is_there = state.phase < len(policy.phases)
+    return state.checkpoints if is_there and policy.phases[state.phase].finds_checkpoints else None
+
+
 def _ladder_again(state: JobState, policy: RestartPolicy) -> Ladder:
     """Returns the ladder as it was, if the config still has that rung and those units. Its times
     are dropped: they were of another clock."""
@@ -93,7 +100,8 @@ def _ladder_again(state: JobState, policy: RestartPolicy) -> Ladder:
     phase = policy.phases[state.phase]
     placement, was_short = state.ladder.placement, state.ladder.doubtful
     fits = placement is not None and (
-        placement.num_devices in phase.rungs and set(placement.units) <= set(phase.units)
+        placement.num_devices in phase.rungs
+        and (phase.num_hosts > 0 or set(placement.units) <= set(phase.units))
     )
     return replace(
         state.ladder,

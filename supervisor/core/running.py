@@ -77,8 +77,10 @@ def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple
     """Returns the recovery after a report; a completed step ends it."""
     recovery, doing = state.recovery, state.liveness
     assert isinstance(state.doing, Alive)
-    is_dying = isinstance(cause_of(state.doing), WorkerEnded | Hang)
-    if recovery.mark is None or is_dying:  # other ranks may report until they are killed
+    # Other ranks may report until they are killed, and a last line of output may be read late.
+    is_dying = isinstance(state.doing, Killing)
+    is_dying = is_dying or isinstance(cause_of(state.doing), WorkerEnded | Hang)
+    if recovery.mark is None or is_dying:
         return recovery, ()
     match event.message:
         case StageMessage():
@@ -87,8 +89,11 @@ def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple
             return replace(recovery, restored=step or 0), ()
         case StepMessage():
             step = event.message.earliest
-            whole = recovery.left(doing.stage, event.at).resumed_before(step, state.newest)
-            return Recovery(), (TellRecovery(event.attempt, step, whole.parts, whole.lost),)
+            left, every = recovery.left(doing.stage, event.at), event.message.every
+            missed = left.missed(step, state.newest)
+            whole = left.resumed_before(step, state.newest, every)
+            told = TellRecovery(event.attempt, step, whole.parts, whole.lost, missed)
+            return Recovery(), (told,)
         case _:
             return recovery, ()
 

@@ -17,10 +17,12 @@ from supervisor.core.doing import (
     Ended,
     Failed,
     Hang,
+    Idle,
     Killing,
     Lingering,
     MakesWay,
     New,
+    NotFinite,
     Probing,
     Running,
     Succeeded,
@@ -40,6 +42,9 @@ from supervisor.core.remediation import Remediation
 from supervisor.core.stage_times import StageTimes
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 
+_ENDS_GROUP = Hang | MakesWay | Idle | NotFinite
+"""The causes for which the supervisor ends a group that could go on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drain:
@@ -52,6 +57,8 @@ class Drain:
     begins: float | None = None
     """When the workers will be asked to save and exit; None: they were asked already, or will be as
     soon as they run."""
+    notice: float | None = None
+    """How many seconds the machine stays after `at`, where the source of a preemption knew it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,15 @@ class JobState:
     phase: int = 0
     directory: str | None = None
     """The phase's directory; None until it has begun."""
+    checkpoints: str | None = None
+    """The directory in which the phase's checkpoints were found; None: the config names it, or none
+    was found yet."""
+    checkpoint_kinds: tuple[str, ...] = ()
+    """The kinds of names that count there: see `CheckpointsFound`."""
+    num_damaged: int = 0
+    """How many damaged checkpoints the job has moved aside."""
+    known_checkpoints: tuple[str | None, ...] = ()
+    """`checkpoints` of each phase, by its number, when the job left it: see `checkpoints_of`."""
     initialises_again: bool = False
     """Whether the last attempt hung in a first, short initialisation: the next one has more
     time."""
@@ -144,7 +160,7 @@ class JobState:
             return None
         was = doing.was if isinstance(doing, Killing) else doing
         workers, cause = workers_of(doing), cause_of(doing)
-        asked_at = cause.saved if isinstance(cause, Hang | MakesWay) else None
+        asked_at = cause.saved if isinstance(cause, _ENDS_GROUP) else None
         return Group(
             self.attempt,
             world_size=workers.world_size if workers is not None else None,
@@ -188,20 +204,36 @@ class JobState:
 
     @property
     def ends_group(self) -> bool:
-        """Whether the group is asked to end: for a hang, a larger rung, or a request to stop."""
+        """Whether the supervisor ends the group: for a hang, a larger rung, idleness, losses that
+        are not finite, or a request to stop."""
         cause = cause_of(self.doing) if isinstance(self.doing, Alive) else None
-        return self.drains or isinstance(cause, Hang | MakesWay)
+        return self.drains or isinstance(cause, _ENDS_GROUP)
 
     def begins_anew(self, *, once: bool) -> bool:
         """Whether running the command again runs a succeeded job anew; `once` as in
         `SupervisorStarted`."""
         return isinstance(self.doing, Succeeded) and not self.doing.proven and not once
 
-    def committed(self, step: int | None, at: float) -> JobState:
-        """Returns the state after a checkpoint of `step` was seen committed at the time `at`."""
-        if step is None or (self.newest is not None and step <= self.newest):
+    def has_completed(self, phase: int, *, once: bool) -> bool:
+        """Whether `phase` is complete and is not run again; `once` as in `SupervisorStarted`."""
+        is_last = phase == self.phase and isinstance(self.doing, Succeeded)
+        return not self.begins_anew(once=once) and (phase < self.phase or is_last)
+
+    def checkpoints_of(self, phase: int) -> str | None:
+        """Returns the directory in which the checkpoints of a phase were found; None: none was."""
+        if phase == self.phase:
+            return self.checkpoints
+        return self.known_checkpoints[phase] if phase < len(self.known_checkpoints) else None
+
+    def committed(self, step: int | None, at: float, *, new: bool = False) -> JobState:
+        """Returns the state after a checkpoint of `step` was seen committed at the time `at`. For
+        `new` see `CheckpointCommitted`."""
+        if step is None or self.budget.is_base(step):
             return self
-        state, budget = replace(self, newest=step), self.budget.committed(step)
+        budget = self.budget.committed(step, new=new)
+        if budget == self.budget and self.newest is not None and step <= self.newest:
+            return self
+        state = replace(self, newest=step)
         if budget == self.budget:
             return state
         livelock, goodput = self.livelock.committed(), self.goodput.committed(at)
@@ -210,7 +242,15 @@ class JobState:
     def found(self, step: int | None, at: float) -> JobState:
         """After a look for checkpoints while no worker lives: `step` is the newest one; None: there
         is none."""
+        step = self.budget.own(step)
         return replace(replace(self, newest=None).committed(step, at), newest=step)
+
+    def saved_since(self, step: int, last: int | None) -> bool:
+        """Whether the newest committed step is `step` or a later one, and the program's own: a lone
+        one above `last`, the last step that was reported, is a base model's. None: not known."""
+        if self.newest is None or self.newest < step:
+            return False
+        return last is None or self.newest <= last or not self.budget.is_lone
 
     def silence(self, now: float) -> Silence | None:
         """Returns the silence of a running group that is too long at the time `now`, else None."""

@@ -1,4 +1,6 @@
-"""Stopping a group that could go on: somebody asks for it, or it hangs.
+"""Stopping a group that could go on: somebody asks for it, it hangs, or it trains no more.
+
+It trains no more if it is idle after its last step, or if its losses stay NaN or Inf.
 
 How a group makes way for a larger rung is in `regrowing`.
 """
@@ -8,34 +10,54 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from supervisor.core.decisions import DumpStacks
+from supervisor.core.decisions import CancelLaunch, DumpStacks
 from supervisor.core.doing import (
     Alive,
     Asked,
     BackingOff,
     Cause,
     Hang,
+    Idle,
     Killing,
     Launching,
     Lingering,
     MakesWay,
+    NotFinite,
     Probing,
     Running,
     Stopping,
     Waiting,
 )
-from supervisor.core.ending import ended_well
-from supervisor.core.events import SaveMeasured, StopRequested, StopSource
-from supervisor.core.liveness import Silence
-from supervisor.core.policy import RestartPolicy
+from supervisor.core.ending import ended_well, kill, work_is_done
+from supervisor.core.events import (
+    LaunchCancelled,
+    LossesNotFinite,
+    SaveMeasured,
+    StopRequested,
+    StopSource,
+    WorkersIdle,
+)
+from supervisor.core.liveness import DEFAULT_DEADLINES, Silence
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Drain, JobState
 from supervisor.core.transitions import StepResult, drained, signal
+from supervisor.diagnosis.rules import NOT_FINITE
+from supervisor.protocol.messages import Stage
 
 _SAVES = 3.0
 """Time to save before a stop, as a multiple of the longest save: one save may be under way, the
 next waits for it, and a busy store is slower."""
 _LAST_STEP = 5.0
 """Seconds for the step under way and for the exit after the save."""
+_LOSSES = 10
+"""How many losses in a row must be NaN or Inf, if no checkpoint is at stake: such a loss may come
+from one bad batch, whose update the program leaves out."""
+_SAVED_LOSSES = 3
+"""The same once a step was committed since the first of them: each further one may replace a
+checkpoint from before it."""
+_NOTHING_UNDER_WAY = (None, Stage.TRAINING, Stage.FINISHING)
+"""The stages in which a group may be idle because its work is done. Any other one has a deadline of
+its own."""
 
 _WHO = {
     StopSource.SIGTERM: "told to stop (SIGTERM)",
@@ -53,28 +75,45 @@ def stop_requested(state: JobState, event: StopRequested, policy: RestartPolicy)
     if state.drain is not None:
         return _asked_again(state, state.drain, event, policy)
     begins = _when_to_save(state, event, policy)
-    drain = Drain(event.source, event.at, state.newest, begins)
+    drain = Drain(event.source, event.at, state.newest, begins, event.notice)
     state = replace(state, drain=drain)
     match state.doing:
         case BackingOff() | Probing() | Waiting():
             return drained(state, drain)
         case Launching():  # it is asked as soon as it runs; the deadline bounds the wait for that
-            return replace(state, doing=Launching(event.at + policy.grace_period)), ()
+            state = replace(state, doing=Launching(event.at + policy.grace_period))
+            return state, (CancelLaunch(state.attempt, _WHO[drain.source]),)
         case Running() | Stopping() | Lingering() as group if begins is None:
             return ask_to_stop(state, group, event.at, policy)
         case _:  # `phase_begun` and `workers_gone` look at `drain` themselves
             return state, ()
 
 
+def launch_cancelled(state: JobState, event: LaunchCancelled, policy: RestartPolicy) -> StepResult:
+    """No worker of the attempt was started, because the job stops: end it at once."""
+    group = state.doing
+    if not isinstance(group, Launching) or state.attempt != event.attempt or not state.drains:
+        return state, ()
+    return kill(state, group, event.at, "its workers were not started", policy)
+
+
 def _when_to_save(state: JobState, event: StopRequested, policy: RestartPolicy) -> float | None:
     """Returns when the save must begin to be complete before the machine goes; None: at once.
 
-    It is at once too if the group does not run normally, or if no save was measured yet.
+    It is at once too if the group does not run normally, if no save was measured yet, or if the
+    source asks at the last moment (`StopRequested.notice`).
     """
+    if event.notice is not None:
+        return None
     if event.source is not StopSource.PREEMPTION or not isinstance(state.doing, Running):
         return None
     begins = _latest_beginning(event.at, state.longest_save, policy)
     return begins if begins is not None and begins > event.at else None
+
+
+def time_to_stop(longest_save: float | None, policy: RestartPolicy) -> float:
+    """Returns how many seconds before the machine goes its workers must be asked to stop."""
+    return max(policy.grace_period, _SAVES * (longest_save or 0.0)) + _LAST_STEP
 
 
 def _latest_beginning(
@@ -112,7 +151,7 @@ def ask_to_stop(
     if drain.begins is not None:  # checkpoints since the request are not the save asked for
         drain = replace(drain, begins=None, highest=state.newest)
     cause: Cause = Asked()
-    if isinstance(group, Stopping | Lingering) and isinstance(group.cause, Hang | MakesWay):
+    if isinstance(group, Stopping | Lingering) and isinstance(group.cause, Hang | MakesWay | Idle):
         cause = group.cause
     elif isinstance(group, Lingering) and ended_well(state, group.workers, policy):
         group = replace(
@@ -149,9 +188,68 @@ def hung(
     state: JobState, group: Running, silence: Silence, at: float, policy: RestartPolicy
 ) -> StepResult:
     """The group is silent for too long: dump its stacks; at the deadline it is asked to stop."""
+    left = _left_to_exit(state, silence, policy.phases[state.phase])
+    if left > 0.0:
+        return replace(state, liveness=replace(state.liveness, expires=at + left)), ()
     hang = Hang(silence.stage, silence.seconds, state.newest)
     stopping = Stopping(group.workers, hang, deadline=at + policy.stack_dump)
     recovery = state.recovery.died(at - silence.seconds).spent("detect", at)
     state = replace(state, doing=stopping, recovery=recovery)
     reason = f"nothing was heard of it for {silence.seconds:.1f} s in stage {silence.stage}"
     return state, (DumpStacks(state.attempt, reason),)
+
+
+def workers_idle(state: JobState, event: WorkersIdle, policy: RestartPolicy) -> StepResult:
+    """The group does nothing: if the success step is committed, its work is done, and it is asked
+    to end once it had the time of FINISHING."""
+    phase, group = policy.phases[state.phase], _running(state, event.attempt)
+    budget = state.budget.told(None, trained=event.trained)
+    if group is None or not work_is_done(budget, state.newest, phase):
+        return state, ()
+    if event.seconds < _time_to_exit(phase) or event.stage not in _NOTHING_UNDER_WAY:
+        return state, ()
+    reason = (
+        f"step {state.newest} is committed, which completes the work, and the program did not exit "
+        f"within {event.seconds:.0f} s in which it did nothing"
+    )
+    cause = Idle(event.seconds, state.newest)
+    return signal(state, group, reason, event.at, policy, cause)
+
+
+def _time_to_exit(phase: PhasePolicy) -> float:
+    """Returns how many seconds a program that has done its work may take to exit."""
+    return phase.deadlines.get(Stage.FINISHING, DEFAULT_DEADLINES[Stage.FINISHING])
+
+
+def _left_to_exit(state: JobState, silence: Silence, phase: PhasePolicy) -> float:
+    """Returns how many seconds are left for the exit: after the last step no further one is due."""
+    is_done = work_is_done(state.budget, state.newest, phase, exited=True)
+    if silence.stage is not Stage.TRAINING or not is_done:
+        return 0.0
+    return _time_to_exit(phase) - silence.seconds
+
+
+def losses_not_finite(state: JobState, event: LossesNotFinite, policy: RestartPolicy) -> StepResult:
+    """The losses are NaN or Inf: kill the group if they stay so.
+
+    Nobody asks it to save: its state would replace a checkpoint from before. A loss that was never
+    finite shows nothing, unless the last attempt ended for such losses.
+    """
+    group, failure = _running(state, event.attempt), state.last_failure
+    went_on = failure is not None and failure.rule == NOT_FINITE
+    if group is None or (event.finite is None and not went_on):
+        return state, ()
+    is_saved = state.saved_since(event.since, event.last)
+    if event.times < (_SAVED_LOSSES if is_saved else _LOSSES):
+        return state, ()
+    cause = NotFinite(event.since, event.times, event.finite, event.before, state.newest)
+    stopping = Stopping(group.workers, cause, deadline=event.at)
+    state = replace(state, doing=stopping, recovery=state.recovery.died(event.at))
+    reason = f"{event.times} losses in a row are NaN or Inf, from step {event.since} on"
+    return kill(state, stopping, event.at, reason, policy)
+
+
+def _running(state: JobState, attempt: int) -> Running | None:
+    """Returns the group of `attempt` if it runs, and is not ending; else None."""
+    group = state.doing
+    return group if isinstance(group, Running) and state.attempt == attempt else None

@@ -63,6 +63,7 @@ def go_on(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Ste
     phase = policy.phases[state.phase]
     in_use = state.ladder.units(phase)
     doubtful = state.ladder.doubtful or state.ladder.is_shrunk(phase)
+    doubtful |= phase.num_hosts > 0 and state.ladder.placement is None
     if doubtful or state.quarantine.units.intersection(in_use):
         return probe(state, reason, at, policy)
     return start(state, reason, at, policy)
@@ -108,6 +109,8 @@ def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Ste
         adjustments=state.remediation.adjustments,
         distrust=distrust(failure),
         make_room=_make_room(failure),
+        checkpoints=state.checkpoints,
+        kinds=state.checkpoint_kinds,
     )
     return state, (decision,)
 
@@ -162,7 +165,8 @@ def signal(
     else:
         deadline = deadline if dumps else min(deadline, group.deadline)
         group = replace(group, cause=cause, deadline=deadline)
-    return replace(state, doing=group), (SignalWorkers(state.attempt, reason),)
+    interrupt = state.drain is not None and state.drain.source is StopSource.PERSON
+    return replace(state, doing=group), (SignalWorkers(state.attempt, reason, interrupt),)
 
 
 def tell_stages(state: JobState, at: float, step: int | None) -> StepResult:

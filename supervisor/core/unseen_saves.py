@@ -39,12 +39,14 @@ class UnseenSaves:
     def after(self, event: Event) -> UnseenSaves:
         """Returns the value after `event`."""
         match event:
+            case WorkerReported(_, _, _, StepMessage(recognised=True)) if self.newest is not None:
+                return self  # what it counts need not be what the checkpoints count
             case WorkerReported(_, _, _, StepMessage() as message) if self.first is None:
                 return replace(self, first=message.earliest)
             case WorkerReported(_, _, _, SavedMessage()):
                 return replace(self, saves=self.saves + 1)
-            case CheckpointCommitted(_, _, step):
-                return replace(self, committed=self.committed or self._is_new(step))
+            case CheckpointCommitted(step=step, new=new):
+                return replace(self, committed=self.committed or new or self._is_new(step))
             case WorkersGone(committed=step):
                 committed = self.committed or (step is not None and self._is_new(step))
                 return replace(self, committed=committed, ended=True)

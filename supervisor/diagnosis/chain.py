@@ -28,6 +28,10 @@ _OF_A_CREATION = "an error raised in its creation task"
 death of an actor is an error of its own."""
 
 
+_OF_LAUNCHERS = frozenset({"ChildFailedError"})
+"""Types of exceptions by which a launcher only says that a process which it had started failed."""
+
+
 class Origin(IntEnum):
     """How an error came to be printed. The smaller the value, the surer it ended the program."""
 
@@ -130,6 +134,11 @@ class Chain:
     """Whether an error led to it that is not in the text, because the log begins after that."""
     followed: int = 0
     """How many lines of its process follow that say anything, see `native_text.speaks`."""
+
+    @property
+    def is_of_a_launcher(self) -> bool:
+        """True if it only says that a process which a launcher had started failed."""
+        return all(each.type.rpartition(".")[2] in _OF_LAUNCHERS for each in self.members)
 
     @cached_property
     def path(self) -> str:

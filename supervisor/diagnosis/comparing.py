@@ -68,10 +68,10 @@ def _blames_another(raised: PrintedError) -> bool:
 def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
     """Returns the signature, which is equal if the same failure comes again; None: it has none.
 
-    If no error text is known and the verdict is not FATAL, the signature is made of the last lines
-    of the output and the user's own functions on the stack of a crash. It is None if there are
-    neither, or if the rule is transient. The signature of a FATAL leaves out the step: a new
-    checkpoint need not have changed what is wrong.
+    If no error text is known and the verdict is not FATAL, the signature is made of how the rank
+    ended, the last lines of the output and the user's own functions on the stack of a crash. It is
+    None if there are neither lines nor functions, or if the rule is transient. The signature of a
+    FATAL leaves out the step: a new checkpoint need not have changed what is wrong.
     """
     rule, rank, chain, member = judgement.rule, judgement.rank, judgement.chain, judgement.member
     record = rank.record
@@ -88,7 +88,8 @@ def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
     if rule.transient or (said is None and not calls):
         return None
     kind = (signal_of(rank.exit) or "") if calls else ""
-    return signature(kind, _complaint(said) if said is not None else "", calls, stage, step)
+    told = _complaint(said) if said is not None else ""
+    return signature(kind, told, calls, stage, step, codes=_codes_of_exit(rank.exit))
 
 
 def _complaint(said: Chain) -> str:
@@ -103,6 +104,12 @@ def _complaint(said: Chain) -> str:
     if complaints:
         return "\n".join(complaints[-_LAST:])
     return "\n".join(lines[-_LAST:]).translate(_SPELLED)
+
+
+def _codes_of_exit(ended: WorkerExit) -> tuple[str, ...]:
+    """Returns how a rank ended, as a code: a program may say by its exit code alone what failed."""
+    how = signal_of(ended) or ended.code
+    return () if how is None else (f"exit:{how}",)
 
 
 def _signature_of_exit(rule: Rule, ended: WorkerExit) -> str:

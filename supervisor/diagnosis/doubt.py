@@ -1,7 +1,8 @@
 """Finds what contradicts a success: the exit code is right, but the output ends in a traceback.
 
-In a shell, `python train.py | tee log` ends as `tee` does. The attempt remains a success, because a
-program may print a traceback of an error that it handled; but a person should know about it.
+The attempt remains a success, because a program may print a traceback of an error that it handled;
+but a person should know about it. Only where the exit code is known to be that of another process,
+as in `python train.py | tee log`, is it no success.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from supervisor.diagnosis.chain import Origin
-from supervisor.diagnosis.failure import Evidence
+from supervisor.diagnosis.failure import Evidence, RankEvidence
 from supervisor.diagnosis.rootcause import chains_of_text
 from supervisor.protocol.messages import printable
 
@@ -18,20 +19,30 @@ _TAIL_LINES = 100
 _LINES_AFTER = 12
 """Lines that may follow the exception: more lines of its message, and last lines of loggers."""
 _MAX_SHOWN = 300
+_UNCAUGHT = (Origin.MAIN,)
+_ENDING = (Origin.MAIN, Origin.ABORT)
 
 
 def doubt(evidence: Evidence, redact: Callable[[str], str] = str) -> str | None:
     """Returns the exception of the uncaught traceback at the end of a rank's output; None: no rank
     has one. `redact` removes its secrets: see `judge`."""
-    found = (_uncaught_exception(rank.output) for rank in evidence.ranks)
+    found = (_last_error(rank.output, _UNCAUGHT) for rank in evidence.ranks)
     line = next((line for line in found if line is not None), None)
     return printable(redact(line)[:_MAX_SHOWN]) if line is not None else None
 
 
-def _uncaught_exception(output: str) -> str | None:
+def hidden_failure(rank: RankEvidence) -> bool:
+    """True if the rank failed, but has the exit code of the process that reads its output: there is
+    a failure record, or its output ends in an error that ended it."""
+    if not rank.code_of_reader:
+        return False
+    return rank.record is not None or _last_error(rank.output, _ENDING) is not None
+
+
+def _last_error(output: str, origins: tuple[Origin, ...]) -> str | None:
     tail = [line for line in output.splitlines() if line.strip()][-_TAIL_LINES:]
     chains = chains_of_text("\n".join(tail))
-    uncaught = [chain for chain in chains if chain.origin is Origin.MAIN]
+    uncaught = [chain for chain in chains if chain.origin in origins]
     if not uncaught:
         return None
     line = uncaught[-1].members[-1].line

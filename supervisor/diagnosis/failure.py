@@ -71,6 +71,9 @@ class RankEvidence:
     explain what other ranks suffer, or show that a host was lost."""
     stacks: str = ""
     """The Python stacks that `faulthandler` wrote when native code crashed; empty: none."""
+    code_of_reader: bool = False
+    """Whether the exit code is that of a process that reads the program's output (`tee`), so that 0
+    does not show that the program succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,8 @@ class Failure:
     remedy: Remedy | None = None
     """What is done about it beyond a restart; None: nothing."""
     step: int | None = None
-    """The last completed step in the worker's failure record; None: it does not say."""
+    """The last completed step: of the worker's failure record, or where a remedy or a comparison
+    needs it, the last one that was reported. None: not known."""
     hardware: bool = False
     """Whether it points at the devices: they are probed before the next attempt."""
     machine: bool = False

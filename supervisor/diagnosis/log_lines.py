@@ -30,6 +30,8 @@ _KNOWN = re.compile(
 )
 """Prefixes that are recognised in a single line, because nothing else looks like them."""
 _GROUP_BAR = re.compile(r"^[ +|-]*[+|] (?=\S|  )")
+_BARS = re.compile(r"(?:\r*[ \t]*\d{1,3}%\|[^\r]*\r)+(?![^\r]*%\|)")
+"""Progress bars that another text replaced on the same line. No prefix stands before them."""
 
 _WORD = re.compile(r"\w")
 _GROUP = re.compile(r"\+ Exception Group Traceback|\+-\+?-{4}|^[-+| ]*-{5} ?\d+ ?-{5}")
@@ -59,7 +61,7 @@ def processes(text: str) -> list[list[LogLine]]:
     """Returns the lines of each process in the output, as the process printed them."""
     text = _ANSI.sub("", text) if "\x1b" in text else text
     parts = text.replace("\ufeff", "").split("\n")
-    lines = [LogLine(number, "", part.rstrip("\r")) for number, part in enumerate(parts)]
+    lines = [LogLine(number, "", _without_bars(part)) for number, part in enumerate(parts)]
     if lines and not lines[-1].text:
         lines.pop()
     for _ in range(_MAX_LAYERS):
@@ -74,6 +76,15 @@ def clean_lines(text: str) -> list[str]:
     """Returns the lines of all processes, in the order of the output."""
     lines = [line for group in processes(text) for line in group]
     return [line.text for line in sorted(lines, key=itemgetter(0))]
+
+
+def _without_bars(line: str) -> str:
+    """Returns the text that replaced the progress bars at the beginning of the line.
+
+    It may have a prefix that has to be found where it begins: `[rank1]: ` of a rank under torchrun.
+    """
+    bars = _BARS.match(line)
+    return (line[bars.end() :] if bars is not None else line).rstrip("\r")
 
 
 def _pieces(lines: Iterable[LogLine]) -> Iterator[LogLine]:

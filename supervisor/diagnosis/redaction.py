@@ -97,6 +97,8 @@ class Redactor:
         trainer: dict[str, Any] = _strings(params["trainer"], _tokens_removed)
         for key, section in own_sections(params).items():
             trainer["init"][key] = _strings(_without_flags(section), self.text)
+        if "faults" in trainer:  # the trainer gets them by its environment
+            trainer["faults"] = _strings(params["trainer"]["faults"], self.text)
         if (command := trainer.get("command")) is not None:
             command = _strings(_without_flags(command), self.text)
             env = {

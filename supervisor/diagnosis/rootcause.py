@@ -23,6 +23,7 @@ from supervisor.diagnosis.chain import Chain, Origin, PrintedError
 from supervisor.diagnosis.faulthandler_text import without_stacks
 from supervisor.diagnosis.frames import frame_in
 from supervisor.diagnosis.hints import is_wordless
+from supervisor.diagnosis.launcher_table import opened
 from supervisor.diagnosis.line_forms import GAP, HEADER, MAX_LINE, MEMBER
 from supervisor.diagnosis.log_lines import LogLine, clean_lines, processes
 from supervisor.diagnosis.native_text import aborts, last_lines, speaks
@@ -45,7 +46,7 @@ def chains_of_text(text: str) -> list[Chain]:
     found: list[tuple[int, Chain]] = []
     fatal: list[Chain] = []
     ends: list[LogLine] = []
-    for lines in map(list, map(without_stacks, processes(text))):
+    for lines in map(list, map(opened, map(without_stacks, processes(text)))):
         printed, resumed = _tracebacks(lines)
         found += printed
         fatal += aborts([line.text for line in lines[resumed:]])
@@ -53,7 +54,13 @@ def chains_of_text(text: str) -> list[Chain]:
     chains = [chain for _, chain in sorted(found, key=itemgetter(0))] + fatal
     if last := last_lines([line.text for line in sorted(ends, key=itemgetter(0))]):
         chains.append(last)
-    return [chain for chain in map(_unwrapped, chains) if chain.members]
+    return _without_launchers([chain for chain in map(_unwrapped, chains) if chain.members])
+
+
+def _without_launchers(chains: list[Chain]) -> list[Chain]:
+    """Returns the chains without those of a launcher, if another one ended a process."""
+    others = [chain for chain in chains if not chain.is_of_a_launcher]
+    return others if any(chain.origin <= Origin.ABORT for chain in others) else chains
 
 
 def _tracebacks(lines: Sequence[LogLine]) -> tuple[list[tuple[int, Chain]], int]:
@@ -78,13 +85,27 @@ def _tracebacks(lines: Sequence[LogLine]) -> tuple[list[tuple[int, Chain]], int]
         followed = speaking[len(texts) - end]
         chains.append(replace(chain, origin=origin, followed=followed))
         since = end
-    uncaught = [at for at, chain in enumerate(chains) if chain.origin is Origin.MAIN]
+    chains = [*_with_table(chains)]
+    uncaught = [
+        at
+        for at, chain in enumerate(chains)
+        if chain.origin is Origin.MAIN and not chain.is_of_a_launcher
+    ]
     # A program has one uncaught exception: it caught the others, or they are of other processes.
     for at in uncaught[:-1]:
         if chains[at].members[-1].line != chains[uncaught[-1]].members[-1].line:
             chains[at] = replace(chains[at], origin=Origin.THREAD)
     places = (lines[max(0, end - 1)].number for end, _ in ends)
     return list(zip(places, chains, strict=True)), resumed
+
+
+def _with_table(chains: Sequence[Chain]) -> Iterator[Chain]:
+    """Yields the chains. Those that follow a launcher's error stand in its table: each of them
+    ended a process."""
+    is_in_table = False
+    for chain in chains:
+        yield replace(chain, origin=Origin.MAIN) if is_in_table else chain
+        is_in_table = is_in_table or chain.is_of_a_launcher
 
 
 def _fences(texts: Sequence[str]) -> list[int]:
@@ -185,7 +206,8 @@ def _members_of_info(info: ExceptionInfo) -> Iterator[PrintedError]:
         for chain in TracebackReader(clean_lines(info.message)).chains():
             yield from chain.members
     text = f"{info.type}: {info.message}" if info.message else info.type
-    yield PrintedError(info.type, next(iter(text.splitlines()), ""), text, info.bases)
+    line = next(iter(text.splitlines()), "").removeprefix("builtins.")  # as Python prints it
+    yield PrintedError(info.type, line, text, info.bases)
 
 
 def _unwrapped(chain: Chain) -> Chain:

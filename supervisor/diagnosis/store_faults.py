@@ -63,12 +63,12 @@ _NO_CREDENTIALS = (
     "for s3:// in one of the ways of the AWS SDKs"
 )
 _EXPIRED = "renew the credentials"
-_NO_BUCKET = "create the bucket, or correct model_dir"
+NO_BUCKET = "create the bucket, or correct model_dir"
 _CERTIFICATE = "check this host's clock and certificates, and any proxy"
 
 FAULT_RULES = (
-    FaultRule(_REFUSED, codes=("NoSuchBucket",), remedy=_NO_BUCKET),
-    FaultRule(_REFUSED, statuses=(404,), pattern="bucket does not exist", remedy=_NO_BUCKET),
+    FaultRule(_REFUSED, codes=("NoSuchBucket",), remedy=NO_BUCKET),
+    FaultRule(_REFUSED, statuses=(404,), pattern="bucket does not exist", remedy=NO_BUCKET),
     FaultRule(Meaning.MISSING, statuses=(404,)),
     FaultRule(Meaning.CONFLICT, statuses=(412,)),
     FaultRule(Meaning.CONFLICT, statuses=(409,), codes=("ConditionalRequestConflict",)),

@@ -17,9 +17,10 @@ from supervisor.diagnosis.certainty import grounds, is_certain
 from supervisor.diagnosis.chain import Chain, PrintedError
 from supervisor.diagnosis.comparing import is_compared, signature_of
 from supervisor.diagnosis.crash import place_of_crash, python_stack
+from supervisor.diagnosis.doubt import hidden_failure
 from supervisor.diagnosis.failure import Evidence, Failure, WorkerExit, told_survivors
 from supervisor.diagnosis.outcome import Charge, Confidence, Verdict
-from supervisor.diagnosis.rules import RULES, STILL_RUNNING, Rule
+from supervisor.diagnosis.rules import NOT_FINITE, NOT_NUMBERS, RULES, STILL_RUNNING, Rule
 from supervisor.diagnosis.stores import is_of_a_store
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.weighing import Judgement, is_hearsay, ranked_judgements
@@ -35,12 +36,14 @@ def succeeded(evidence: Evidence, success: Success) -> bool:
     """True if the attempt has done the work of its phase.
 
     A worker that got SIGTERM may exit with the success code before its work is done, so then the
-    exit code alone proves nothing.
+    exit code alone proves nothing. Nor does it where it hides a failure.
     """
     if any(rank.exit.code != success.exit_code for rank in evidence.ranks) or not evidence.ranks:
         return False
     told_to_stop = any(rank.exit.told_to_stop for rank in evidence.ranks)
     if not success.is_proof and (evidence.survivors or told_to_stop):
+        return False
+    if not success.is_proof and any(map(hidden_failure, evidence.ranks)):
         return False
     if success.step is not None:
         step = evidence.committed
@@ -116,7 +119,7 @@ def hang_failure(end: Failure | None, stage: Stage, seconds: float) -> Failure:
         cause=f"hang in stage {stage}",
         verdict=Verdict.RESTART,
         rule="hang",
-        reason=f"The workers reported nothing for {seconds:.1f} s, the deadline of the stage.",
+        reason=f"The deadline of the stage passed; nothing was reported for {seconds:.1f} s.",
         advice="Read the stacks in the attempt's folder; `deadlines:` sets the limit of a stage.",
         root_cause=f"silent for {seconds:.1f} s in stage {stage}, then ended: {ended}",
         rank=end.rank if end is not None else 0,
@@ -126,6 +129,40 @@ def hang_failure(end: Failure | None, stage: Stage, seconds: float) -> Failure:
         hardware=True,  # a device may hang too
         machine=stage is Stage.INITIALIZING,
         traceback=end.traceback if end is not None else "",
+    )
+
+
+def not_finite_failure(
+    end: Failure | None, since: int, times: int, finite: int | None, before: int | None
+) -> Failure:
+    """Returns the failure of a group that was killed because its losses stayed NaN or Inf from step
+    `since` on; `end` is its judged end.
+
+    `times` is how many such losses came in a row, `finite` the last step with a finite one, and
+    `before` the newest step that was committed before them, if these are known. A FATAL `end` is
+    returned instead: the program had found an error itself.
+    """
+    if end is not None and end.says_fatal:
+        return end
+    cause, reason, _ = NOT_NUMBERS
+    kept = "No checkpoint from before it is known."
+    if before is not None:
+        kept = f"The newest checkpoint from before it is that of step {before}, as far as is seen."
+    return Failure(
+        cause=cause,
+        verdict=Verdict.POLICY,
+        rule=NOT_FINITE,
+        reason=reason,
+        advice=f"Look at the data and the learning rate at step {since}. {kept} What was saved at "
+        f"step {since} or later may hold the NaN or Inf: move only that aside before you run the "
+        "command again.",
+        root_cause=f"{times} losses in a row are NaN or Inf, from step {since} on",
+        rank=0,
+        exit=end.exit if end is not None else "well",
+        certain=False,
+        confidence=Confidence.HIGH,
+        remedy=Remedy.ROLL_BACK,
+        step=finite if finite == since - 1 else None,  # else it is not known which step gave it
     )
 
 
@@ -178,6 +215,108 @@ def launch_failure(error: OSError | ValueError, argv: tuple[str, ...]) -> Failur
     )
 
 
+def no_hosts_failure(wanted: int, ready: int, why: str = "") -> Failure:
+    """Returns the failure of an attempt that could not be started for lack of hosts: `ready` of
+    `wanted`, or for the reason `why`. It charges nothing."""
+    told = why or f"{ready} of {wanted} hosts are ready"
+    return Failure(
+        cause="the hosts of the attempt are not there",
+        verdict=Verdict.RESTART,
+        rule="host-lost",
+        reason="A host was lost, or did not become ready, before the workers were started.",
+        advice="Nothing, unless it happens often: then look at the cluster.",
+        root_cause=printable(told),
+        rank=0,
+        exit="not started",
+        charge=Charge.NOTHING,
+        compared=False,
+        struck=True,
+    )
+
+
+def host_lost_failure(end: Failure, host: str, why: str) -> Failure:
+    """Returns the failure of an attempt that ended because `host` was lost, or cut off from the
+    supervisor; `end` is the judged end of its rank. It charges nothing: no program can help it."""
+    return replace(
+        end,
+        cause="a host was lost",
+        verdict=Verdict.RESTART,
+        certain=True,
+        grounds="",
+        remedy=None,
+        rule="host-lost",
+        reason="The host ended, or was cut off: its guard killed the worker at the deadline.",
+        advice="Nothing, unless it happens often: then look at that host and its network.",
+        root_cause=printable(f"{host}: {why}"),
+        charge=Charge.NOTHING,
+        signature=None,
+        compared=False,
+        blames_host=False,
+    )
+
+
+def damaged_checkpoints(steps: Sequence[int], reason: str, directory: str) -> Failure:
+    """Returns the failure of a launch before which every checkpoint in `directory` was found
+    damaged; `reason` is what is wrong with the first one of `steps`."""
+    told = f"steps {', '.join(map(str, steps))}" if len(steps) > 1 else f"step {steps[0]}"
+    return Failure(
+        cause="every checkpoint is damaged",
+        verdict=Verdict.FATAL,
+        rule="no-usable-checkpoint",
+        reason=(
+            "The files of every checkpoint differ from what was committed; only a person may "
+            "decide to start from the beginning."
+        ),
+        advice=(
+            f"Nothing was moved. Put an undamaged copy into {directory}, or, to start from the "
+            "beginning, move the damaged checkpoints away; then run the same command again. "
+            "Suspect the storage."
+        ),
+        root_cause=printable(f"{told}; of step {steps[0]}, {reason}"),
+        rank=0,
+        exit="not started",
+        grounds="certain: their files were compared with what was committed",
+        confidence=Confidence.HIGH,
+    )
+
+
+def unavailable_checkpoint(step: int, why: str, directory: str) -> Failure:
+    """Returns the failure of a launch whose checkpoint in `directory` is not there now, perhaps
+    because its disk is not mounted."""
+    return Failure(
+        cause="a checkpoint is not there now",
+        verdict=Verdict.RESTART,
+        rule="launch",
+        reason="Its disk may not be mounted. Without it the program would begin further back.",
+        advice=(
+            f"Mount the disk. If the checkpoint is gone for good, remove what is left of it in "
+            f"{directory}."
+        ),
+        root_cause=printable(f"step {step}: {why}"),
+        rank=0,
+        exit="not started",
+        charge=Charge.NOTHING,
+        certain=False,
+        remedy=Remedy.WAIT_FOR_STORAGE,
+    )
+
+
+def immovable_checkpoint(step: int, error: OSError) -> Failure:
+    """Returns the failure of a launch whose program would restore a damaged checkpoint, because
+    that cannot be moved aside."""
+    return Failure(
+        cause="a damaged checkpoint cannot be moved aside",
+        verdict=Verdict.RESTART,
+        rule="launch",
+        reason="The program would restore it; the next try may move it.",
+        advice="Move it away yourself; the error says what prevents it.",
+        root_cause=printable(f"step {step}: {error.strerror or error}"),
+        rank=0,
+        exit="not started",
+        certain=False,
+    )
+
+
 def store_failure(error: OSError, ended: WorkerExit) -> Failure:
     """Returns the failure of an end whose success file is in a store that does not answer."""
     return Failure(
@@ -192,6 +331,34 @@ def store_failure(error: OSError, ended: WorkerExit) -> Failure:
         charge=Charge.NOTHING,
         certain=False,
         remedy=Remedy.WAIT_FOR_STORAGE,
+    )
+
+
+def unproven_failure(
+    step: int, target: int, last: int | None, exits: Sequence[WorkerExit]
+) -> Failure:
+    """Returns the failure of an attempt that ended well, but whose success only the committed
+    `step` would prove, which may be a base model's: nothing shows that the program trained so far.
+    `last` is the last step that the program told."""
+    ended = exits[0] if exits else None
+    at = "which is" if step == target else "above"
+    told = "" if last is None else f" (the last step that it told: {last})"
+    return Failure(
+        cause="ended before its work was done, as far as is known",
+        verdict=Verdict.RESTART,
+        rule="early-exit",
+        reason=(
+            f"Step {step} is committed, {at} success.step ({target}), but nothing shows that "
+            f"the program trained so far{told}: it may be a base model's."
+        ),
+        advice=(
+            "If the work is done, set `success.step` to its last step, or give `progress.pattern`. "
+            "Keep base models out of the folder where the program saves."
+        ),
+        root_cause=f"{ended or 'ended well'}, but step {step} may be a base model's",
+        rank=ended.rank if ended is not None else 0,
+        exit=str(ended or ""),
+        confidence=Confidence.MEDIUM,
     )
 
 

@@ -231,12 +231,17 @@ class _RankJudge:
 
     def _chains(self) -> Sequence[Chain]:
         """Returns the errors of the rank: of its failure record if there is one, else of its
-        output."""
+        output.
+
+        The record of a launcher only says that a process of its own has failed: the output says
+        why.
+        """
         rank, record = self.rank, self.rank.record
-        told = record is not None and not record.is_mere_exit
-        if record is not None and told and (chain := chain_of_record(record, rank.output)):
+        told = None if record is None or record.is_mere_exit else record
+        chain = chain_of_record(told, rank.output) if told is not None else None
+        if chain is not None and not (chain.is_of_a_launcher and rank.output):
             return (chain,)
-        if rank.exit.clean or not rank.output:
+        if (rank.exit.clean and not rank.code_of_reader) or not rank.output:
             return ()
         return chains_of_text(rank.output)
 

@@ -13,11 +13,16 @@ the core, so the core asks again, and an engine repeats itself:
 * Every event of a group has its `attempt`, every `DevicesProbed` the number of its question: the
   core drops those that are late.
 
+**What it posts before the workers start.** `CheckpointSetAside` for each damaged checkpoint that it
+moved aside, where the plan says to verify them.
+
 **What it posts while an attempt runs.** `WorkerReported` for each message of a worker, before the
 `WorkersObserved` with the worker's end; `CheckpointCommitted` for each new newest step of the
-phase; `SaveMeasured` for how long a save took (the core plans a drain by it); `SilenceExcused` when
-workers' messages are read late (otherwise the workers would count as hung); `RungCompileFailed` for
-a rung that the program can never be compiled for; `Noticed` for what people should know.
+phase, and before it `CheckpointsFound` if the engine had to find the directory of these steps;
+`SaveMeasured` for how long a save took (the core plans a drain by it); `SilenceExcused` when
+workers' messages are read late (otherwise the workers would count as hung); `WorkersIdle` while
+they do nothing; `LossesNotFinite` for each reported loss that is NaN or Inf; `RungCompileFailed`
+for a rung that the program can never be compiled for; `Noticed` for what people should know.
 
 **What it must never do.**
 
@@ -83,8 +88,15 @@ class Engine(Protocol):
         """
         ...
 
-    def terminate(self, attempt: int) -> None:
-        """Ask the attempt's workers and their survivors to save and exit.
+    def cancel_launch(self, attempt: int) -> None:
+        """Start no worker of the attempt, if its checkpoint is still being verified: then it is
+        answered by `LaunchCancelled`, and `start` is not. Otherwise it does nothing."""
+        ...
+
+    def terminate(self, attempt: int, *, interrupt: bool = False) -> None:
+        """Ask the attempt's workers and their survivors to save and exit, by SIGTERM.
+
+        `interrupt`: by SIGINT those that have a handler for it, and none for SIGTERM.
 
         The core decides how long they may take: this does not kill them. Does nothing if another
         attempt runs, or none. The only answer is `WorkersObserved` with their exits.

@@ -8,9 +8,11 @@ from signal import SIGKILL
 
 from supervisor.adapters.processes.output import OutputReader
 from supervisor.adapters.processes.progress import ProgressPipe
+from supervisor.core.idleness import Activity, Idleness
+from supervisor.core.recovery import began_at
 from supervisor.core.settling import Settling
 from supervisor.diagnosis.failure import Survivor, WorkerExit
-from supervisor.engines.handles import OomKills, Output, Process, Watch
+from supervisor.engines.handles import Finder, OomKills, Output, Process, Watch
 from supervisor.engines.host_port import Host
 from supervisor.engines.launch import Launch, Start
 from supervisor.protocol.fault_injection import InjectedFault
@@ -20,16 +22,21 @@ from supervisor.protocol.messages import (
     Message,
     NoticeMessage,
     RestoredMessage,
+    SavedMessage,
     SigtermMessage,
     StacksMessage,
     Stage,
     StageMessage,
     StepMessage,
+    StepsDroppedMessage,
+    WroteMessage,
 )
 from supervisor.protocol.standby import Mode
 
 _STEADY = 3
 """After so many step reports the pipe of a worker is read less often."""
+_MAX_COMMITS = 16
+"""How many of its commits are remembered."""
 
 
 @dataclass(slots=True)
@@ -52,8 +59,18 @@ class Member:
     step: int | None = None
     first_step: int | None = None
     """The first completed step that it reported."""
+    every: int | None = None
+    """By how much the steps rise that its output tells; None: not known."""
+    step_recognised: bool = False
+    """Whether these were only recognised in its output."""
+    stepped_at: float = 0.0
+    """When its last `step` was heard of."""
+    saved: int | None = None
+    """The last step that it reported to have saved."""
     reports: int = 0
     """How many step reports it has sent."""
+    messages: int = 0
+    """How many messages it has sent."""
     has_spoken: bool = True
     """Whether it reported anything since the last look."""
     read_at: float | None = None
@@ -66,20 +83,43 @@ class Member:
         """Whether it has reported enough steps to be read less often."""
         return self.reports >= _STEADY
 
-    def note_message(self, message: Message) -> None:
-        """Take note of a report."""
+    def note_message(self, message: Message, at: float) -> None:
+        """Take note of a report, or of what its output showed, at the time `at`."""
+        match message:
+            case StepMessage(recognised=True):
+                self.stepped_at = at
+                if self.first_step is None:
+                    self.first_step = message.earliest
+                self.step, self.step_recognised = message.step, True
+                self.every = message.every
+                return
+            case StepsDroppedMessage():
+                self._forget_recognised()
+                return
         self.has_spoken = True
+        self.messages += 1
         match message:
             case StageMessage(stage, step):
                 self.stage = stage
-                self.step = step if step is not None else self.step
+                if step is not None:
+                    self._forget_recognised()
+                    self.step, self.stepped_at = step, at
             case StepMessage(step):
+                self._forget_recognised()
+                self.stepped_at = at
                 if self.first_step is None:
                     self.first_step = message.earliest
                 self.step = step
                 self.reports += 1
+            case SavedMessage(int() as saved):
+                self.saved = saved
             case StacksMessage():
                 self.dumps_stacks = True
+
+    def _forget_recognised(self) -> None:
+        if self.step_recognised:
+            self.step = self.first_step = self.every = None
+            self.step_recognised = False
 
     def unheard(self, now: float) -> float:
         """Returns for how many seconds its reports waited unread; called when its pipe is read at
@@ -99,6 +139,11 @@ class Member:
         since, before = self.silence
         used = max(0.0, self.machine.cpu_seconds(self.process.pid) - before)
         return used, now - since
+
+    def activity(self) -> Activity:
+        """Returns what it has done so far."""
+        cpu = self.machine.cpu_seconds(self.process.pid)
+        return Activity(self.messages, self.output.reader.received, cpu)
 
     def close(self, drain_output: float) -> bool:
         """Close everything; False: a process still holds the output after `drain_output`
@@ -121,8 +166,13 @@ class WorkerGroup:
     faults: list[InjectedFault]
     """The injected faults that had not fired when the attempt started."""
     settling: Settling
+    finder: Finder | None = None
+    """The `watcher`, if it also finds the checkpoint directory; None: that is known for certain."""
     committed: int | None = None
     """The newest committed step when it started."""
+    commits: tuple[int, ...] = ()
+    """The last steps that were seen committed since. Set in any thread."""
+    idleness: Idleness = field(default_factory=Idleness)
     workers: list[Member] = field(default_factory=list)
     exits: list[WorkerExit] = field(default_factory=list)
     """The exits so far, in the order in which they were seen."""
@@ -155,6 +205,10 @@ class WorkerGroup:
         """The readers of the workers' output."""
         return tuple(worker.output.reader for worker in self.workers)
 
+    def member(self, rank: int) -> Member:
+        """Returns the worker of this rank."""
+        return self.workers[self.launch.ranks.index(rank)]
+
     @property
     def speaker(self) -> Member:
         """The live worker of the lowest rank. Only its reports are passed on, because all workers
@@ -163,8 +217,33 @@ class WorkerGroup:
 
     @property
     def step(self) -> int | None:
-        """The last completed step that was reported."""
+        """The last completed step that was reported; else the last one that the output showed."""
+        if self.reported_step is not None:
+            return self.reported_step
         return max((w.step for w in self.workers if w.step is not None), default=None)
+
+    @property
+    def reported_step(self) -> int | None:
+        """The last completed step that was reported, or found by the config's pattern."""
+        steps = (w.step for w in self.workers if not w.step_recognised)
+        return max((step for step in steps if step is not None), default=None)
+
+    @property
+    def stepped_at(self) -> float | None:
+        """When `step` was heard of; None: no step was."""
+        times = (w.stepped_at for w in self.workers if w.step is not None and w.step == self.step)
+        return max(times, default=None)
+
+    @property
+    def saved(self) -> int | None:
+        """The highest step that a worker reported to have saved; None: none did."""
+        return max((w.saved for w in self.workers if w.saved is not None), default=None)
+
+    @property
+    def every_step(self) -> bool:
+        """Whether the output told every completed step."""
+        told = [output for output in self.outputs if output.step_seen]
+        return bool(told) and all(output.tells_every_step for output in told)
 
     def has_recovered(self, at: float) -> bool:
         """Whether the attempt has recovered by the time `at`, so that preparations may begin."""
@@ -176,15 +255,15 @@ class WorkerGroup:
     def starting_step(self) -> int | None:
         """The step that the attempt began at; None: not known.
 
-        It is the reported one. Else it is the newest checkpoint at that time, if the first step
-        came after it. Else it is the step before the first one.
+        It is the reported one, 0 for a fresh start. Else see `began_at`.
         """
-        told = [each.first_step for each in self.workers if each.first_step is not None]
-        if self.has_told_start or not told:
-            return self.resumed_from
-        first = min(told)
-        before = self.committed is not None and self.committed < first
-        return self.committed if before else max(0, first - 1)
+        told = [(w.first_step, w.every) for w in self.workers if w.first_step is not None]
+        if self.has_told_start:
+            return self.resumed_from or 0
+        if not told:
+            return None
+        first, every = min(told, key=lambda each: each[0])
+        return began_at(first, self.committed, every)
 
     @property
     def modules_are_known(self) -> bool:
@@ -192,6 +271,21 @@ class WorkerGroup:
         launch, plan = self.launch, self.launch.plan
         is_known = not plan.bootstrap or plan.preload is not None
         return is_known or self.machine.exists(launch.modules_file, launch.model_dir)
+
+    @property
+    def newest(self) -> int | None:
+        """The newest committed step, as far as it was seen; None: there is none."""
+        return self.commits[-1] if self.commits else self.committed
+
+    def note_commit(self, step: int) -> None:
+        """Take note of a commit. Safe in any thread."""
+        self.commits = (*self.commits[1 - _MAX_COMMITS :], step)
+
+    def look_for_idleness(self, at: float) -> float:
+        """Returns for how many seconds all live workers have done nothing."""
+        live = tuple(worker.activity() for worker in self.workers if worker.exit is None)
+        self.idleness = self.idleness.looked(at, live)
+        return self.idleness.seconds
 
     def has_ended(self, worker: Member) -> bool:
         """Whether `worker` has ended; if so, its exit is added to `exits`."""
@@ -236,7 +330,14 @@ class WorkerGroup:
         core."""
         if isinstance(message, SigtermMessage):
             return self._told_to_stop(worker)
-        worker.note_message(message)
+        if isinstance(message, WroteMessage):
+            if self.finder is not None:
+                self.finder.note_written(message.path)
+            return False
+        is_recognised = isinstance(message, StepMessage) and message.recognised
+        if is_recognised and self.reported_step is not None:
+            return False
+        worker.note_message(message, at)
         if worker is not self.speaker:
             return isinstance(message, NoticeMessage)
         match message:

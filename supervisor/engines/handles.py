@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from signal import Signals
 from typing import Protocol
 
 from supervisor.adapters.processes.output import OutputReader
+from supervisor.checkpoints.step_check import CheckedSteps
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.protocol.standby import StandbyOrders
 
@@ -156,6 +158,61 @@ class Watch(Protocol):
 
     def stop(self) -> None:
         """Stop watching."""
+        ...
+
+    def last_lower(self, *, closed: bool) -> tuple[int, ...]:
+        """Returns the newest step and a new one below it that was not told yet: the attempt is
+        over. Empty: there is no such step. `closed`: see `HostFiles.newest_checkpoint`.
+
+        Raises:
+            OSError: the place cannot be read, or does not answer in time.
+        """
+        ...
+
+
+class Finder(Watch, Protocol):
+    """Watches for new checkpoints, and finds their directory: see `CheckpointFinder`."""
+
+    @property
+    def found(self) -> Path | None:
+        """The directory that was found; None: none was so far."""
+        ...
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of names that count there: see `core.events.CheckpointsFound`."""
+        ...
+
+    def note_written(self, path: str) -> None:
+        """Note that the attempt writes `path`, which may be a checkpoint."""
+        ...
+
+    def last_look(self, *, closed: bool) -> Path | None:
+        """Look a last time, if nothing was found yet: the attempt is over. Returns the directory
+        that was found; None: none was. `closed`: see `HostFiles.newest_checkpoint`.
+
+        Raises:
+            OSError: a file system does not answer in time.
+        """
+        ...
+
+
+class Check(Protocol):
+    """A check of the newest checkpoint that is under way."""
+
+    descriptor: int
+    """Becomes readable when the check is over."""
+
+    def result(self) -> CheckedSteps:
+        """Returns what was found; the check is over.
+
+        Raises:
+            Exception: it could not be made: an OSError, or whatever has ended it.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the check, if it is still under way, and free the descriptor."""
         ...
 
 

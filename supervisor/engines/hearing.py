@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from supervisor.core.events import SaveMeasured, SilenceExcused, WorkerReported
+from supervisor.core.events import Noticed, SaveMeasured, SilenceExcused, WorkerReported
 from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.host_port import Compilations, MainLoop
+from supervisor.engines.loss_watch import LossWatch
+from supervisor.engines.shown_losses import ShownLosses
 from supervisor.engines.snapshot_keeper import SnapshotKeeper
+from supervisor.engines.straggler_watch import StragglerWatch
 from supervisor.ports import Clock
 from supervisor.protocol.messages import (
+    HostTimeMessage,
     Message,
+    NoticeCode,
     NoticeMessage,
     RestoredMessage,
     SavedMessage,
@@ -46,6 +51,11 @@ class Hearing:
         self._snapshots = snapshots
         self._look_ahead = look_ahead
         self._redact = redact
+        self._loss_watch = LossWatch()
+        self._shown_losses = ShownLosses()
+        self._stragglers = StragglerWatch()
+        self._told: set[tuple[int, str]] = set()
+        """Phase and text of the notices that are told once."""
 
     def begin(self, group: WorkerGroup, worker: Member) -> None:
         """Read the pipe of `worker` from now on."""
@@ -54,12 +64,16 @@ class Hearing:
     def on_message(self, group: WorkerGroup, rank: int, message: Message) -> None:
         """Handle a report of a worker. Reports found in the output come in another thread."""
         now = self._clock.now()
-        if group.is_closed or not group.note_message(group.workers[rank], message, now):
+        if isinstance(message, HostTimeMessage):
+            self._compare_hosts(group, rank, message, now)
+            return
+        if group.is_closed or not group.note_message(group.member(rank), message, now):
             return
         match message:
-            case StepMessage() if group.has_compiled:
-                group.has_compiled = False
-                self._compile_cache.take_over()
+            case NoticeMessage(text, NoticeCode.RESUME_DIFFERS) if self._was_told(group, text):
+                return
+            case StepMessage():
+                self._on_step(group, message, now)
             case NoticeMessage(text):
                 message = replace(message, text=keep_beginning(self._redact(text), _MAX_SHOWN))
             case RestoredMessage(_, snapshot):
@@ -69,6 +83,36 @@ class Hearing:
                 if seconds is not None:
                     self._reactor.post(SaveMeasured(now, group.launch.attempt, seconds))
         self._reactor.post(WorkerReported(now, group.launch.attempt, rank, message))
+
+    def _on_step(self, group: WorkerGroup, message: StepMessage, now: float) -> None:
+        losses = self._loss_watch.hear(group, message, now)
+        if losses is not None:
+            self._reactor.post(losses)
+        doubtful = self._shown_losses.hear(group.launch.attempt, message)
+        if doubtful is not None:
+            self._reactor.post(Noticed(now, doubtful))
+        if group.has_compiled and not message.recognised:
+            group.has_compiled = False
+            self._compile_cache.take_over()
+
+    def _compare_hosts(
+        self, group: WorkerGroup, rank: int, message: HostTimeMessage, now: float
+    ) -> None:
+        if group.launch.part is not None:  # the leader compares the ranks of all machines
+            self._reactor.post(WorkerReported(now, group.launch.attempt, rank, message))
+            return
+        found = self._stragglers.hear(group.launch.attempt, rank, message)
+        if found is None or group.is_closed:
+            return
+        host = group.launch.hosts[rank] if group.launch.hosts else f"rank {rank}"
+        self._reactor.post(Noticed(now, found.notice(host)))
+
+    def _was_told(self, group: WorkerGroup, text: str) -> bool:
+        """Whether people know this notice from an earlier attempt, or from another rank."""
+        told = group.launch.phase, text
+        was_told = told in self._told
+        self._told.add(told)
+        return was_told
 
     def _read(self, group: WorkerGroup, worker: Member) -> None:
         now = self._clock.now()

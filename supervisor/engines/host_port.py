@@ -15,10 +15,14 @@ from supervisor.adapters.kernel.process_facts import SigtermReaction
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.adapters.processes.output import OutputPatterns
 from supervisor.adapters.processes.progress import ProgressPipe
+from supervisor.checkpoints.step_check import DamagedStep
 from supervisor.core.events import Event
 from supervisor.core.pipes import HeldPipes
+from supervisor.engines.checkpoint_search import Wanted
 from supervisor.engines.handles import (
+    Check,
     Connection,
+    Finder,
     Memory,
     Notes,
     OomKills,
@@ -29,6 +33,7 @@ from supervisor.engines.handles import (
 )
 from supervisor.host import tree
 from supervisor.host.notice import Notice, Tell
+from supervisor.protocol.committed import OwnNames
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Message
 from supervisor.protocol.removal import Place
@@ -140,6 +145,10 @@ class Processes(Protocol):
         """Whether a process has a handler for the signal `number`."""
         ...
 
+    def handles_only_sigint(self, pid: int) -> bool:
+        """Whether a process is a Python program that handles SIGINT, and not SIGTERM."""
+        ...
+
     def sigterm_reaction(self, pid: int) -> SigtermReaction:
         """Returns what SIGTERM would do to a process now."""
         ...
@@ -149,7 +158,11 @@ class Processes(Protocol):
         ...
 
     def foreground_children(self, pid: int) -> list[tuple[int, tree.Stat]]:
-        """Returns the foreground children of a shell that handles SIGTERM."""
+        """Returns the children that a shell which outlives SIGTERM cannot have passed it on to."""
+        ...
+
+    def programs_below(self, pid: int) -> list[tuple[int, tree.Stat]]:
+        """Returns the processes that run the program, if `pid` is only a wrapper around them."""
         ...
 
     def pipes(self, pid: int) -> HeldPipes:
@@ -296,8 +309,47 @@ class HostFiles(Protocol):
         """
         ...
 
-    def newest_checkpoint(self, place: Path | Uri) -> int | None:
-        """Returns the newest committed step; None: there is none.
+    def newest_checkpoint(
+        self, place: Path | Uri, own: OwnNames | None = None, *, closed: bool = False
+    ) -> int | None:
+        """Returns the newest committed step; None: there is none. Called while no worker lives.
+
+        With `own`, only its layout counts. `closed`: a step that nothing commits counts if it is
+        complete, because no worker was killed while it wrote: there was none, or all exited with
+        code 0.
+
+        Raises:
+            OSError: the place cannot be read, or does not answer in time.
+        """
+        ...
+
+    def unproven_step(
+        self, place: Path | Uri, own: OwnNames | None, committed: int | None
+    ) -> int | None:
+        """Returns the newest step of the last attempt above the newest `committed` one that is
+        complete, but was not seen closed; None: there is none. Called while no worker lives.
+
+        Raises:
+            OSError: the place cannot be read, or does not answer in time.
+        """
+        ...
+
+    def torn_step(
+        self, place: Path | Uri, own: OwnNames | None, committed: int | None
+    ) -> Path | None:
+        """Returns the newest step, if it is above the newest `committed` one and is not complete;
+        else None. Called while no worker lives.
+
+        Raises:
+            OSError: the place cannot be read, or does not answer in time.
+        """
+        ...
+
+    def seconds_since_commit(
+        self, place: Path | Uri, own: OwnNames | None, step: int
+    ) -> float | None:
+        """Returns how many seconds ago `step` was committed, by its metadata or its files; None:
+        it is not there, or in a bucket.
 
         Raises:
             OSError: the place cannot be read, or does not answer in time.
@@ -307,10 +359,51 @@ class HostFiles(Protocol):
     def watch_checkpoints(
         self,
         place: Path | Uri,
+        workers: Callable[[], Iterable[int]],
         on_commit: Callable[[int], None],
+        on_lower: Callable[[int], None],
         on_error: Tell,
+        own: OwnNames | None = None,
     ) -> Watch:
-        """Watch a place for newly committed checkpoints."""
+        """Watch a place for newly committed checkpoints; with `own`, only its layout counts.
+
+        `workers` returns the pids of the workers that have not exited with code 0, in any thread.
+        `on_lower` gets the steps that the attempt commits below the newest one.
+        """
+        ...
+
+    def find_checkpoints(
+        self,
+        wanted: Wanted,
+        on_found: Callable[[Path, tuple[str, ...], tuple[int, ...]], None],
+        on_others: Callable[[Path, Mapping[Path, int]], None],
+        on_commit: Callable[[int], None],
+        on_lower: Callable[[int], None],
+        on_error: Tell,
+    ) -> Finder:
+        """Watch the known directory, and look for another one in which the attempt commits.
+
+        For `on_found` and `on_others` see `CheckpointFinder`; any thread calls them. From then on
+        the directory that was found is watched, with the other functions as in `watch_checkpoints`.
+        """
+        ...
+
+    def check_checkpoints(self, directory: Path, model_dir: Path) -> Check:
+        """Begin to compare the newest checkpoint in `directory` with its manifest. Called while no
+        worker lives.
+
+        Raises:
+            OSError: that cannot be done.
+        """
+        ...
+
+    def set_aside_damaged(self, damaged: DamagedStep, model_dir: Path) -> Path:
+        """Move a damaged checkpoint to where no program looks for it. Returns its new path.
+
+        Raises:
+            FileNotFoundError: it is gone already.
+            OSError: it cannot be moved, or the file system does not answer in time.
+        """
         ...
 
 

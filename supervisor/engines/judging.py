@@ -8,6 +8,8 @@ from pathlib import Path
 from traceback import extract_tb
 
 from supervisor.config import placeholders
+from supervisor.config.judgement import Remedy
+from supervisor.config.shell_pipes import pipe_that_hides_failure
 from supervisor.core.events import WorkersGone
 from supervisor.diagnosis.doubt import doubt
 from supervisor.diagnosis.failure import (
@@ -60,7 +62,11 @@ class Seen:
     """How many ranks had ended when the engine killed the others: they come first in `exits`. See
     `RankEvidence.ended_before_kill`."""
     step: int | None = None
-    """The last completed step that was reported."""
+    """The last completed step that was reported; else the last one that the output showed."""
+    step_recognised: bool = False
+    """Whether `step` was only recognised in the output: then it proves nothing."""
+    every_step: bool = False
+    """Whether the output told every completed step, so that the next one is the one that failed."""
     resumed_from: int | None = None
     from_snapshot: bool = False
     starting_step: int | None = None
@@ -71,6 +77,22 @@ class Seen:
     lost_guard: bool = False
     survivors: tuple[Survivor, ...] = ()
     """The survivors of successful workers that still ran when the engine killed the attempt."""
+
+
+Judge = Callable[
+    [
+        float,
+        HostFiles,
+        Launch,
+        Sequence[WorkerExit],
+        Seen,
+        int | None,
+        Tell,
+        Callable[[str], str],
+    ],
+    WorkersGone,
+]
+"""Makes the event of an attempt's end: `judged`, or what hands the evidence to somebody else."""
 
 
 def seen_of(group: WorkerGroup, exits: Sequence[WorkerExit]) -> Seen:
@@ -86,6 +108,8 @@ def seen_of(group: WorkerGroup, exits: Sequence[WorkerExit]) -> Seen:
         },
         ended_before_kill=len(exits) if ended is None else ended,
         step=group.step,
+        step_recognised=group.step is not None and group.reported_step is None,
+        every_step=group.every_step,
         resumed_from=group.resumed_from,
         from_snapshot=group.from_snapshot,
         starting_step=group.starting_step,
@@ -112,14 +136,30 @@ def judged(
     `exits` are in the order in which the engine saw the ranks end, `committed` is the newest
     committed step, and `redact` removes secrets.
     """
+    ranks = tuple(evidence_of_ranks(files, launch, exits, seen, tell))
+    return judged_by(at, files, launch, exits, ranks, seen, committed, tell, redact)
+
+
+def judged_by(
+    at: float,
+    files: HostFiles,
+    launch: Launch,
+    exits: Sequence[WorkerExit],
+    ranks: tuple[RankEvidence, ...],
+    seen: Seen,
+    committed: int | None,
+    tell: Tell,
+    redact: Callable[[str], str],
+) -> WorkersGone:
+    """Judges the end of an attempt by the evidence of its `ranks`: see `judged`."""
     try:
         file_exists = _success_file_exists(files, launch, exits, committed)
         unanswered = None
     except OSError as error:
         file_exists, unanswered = False, store_failure(error, exits[0])
     evidence = Evidence(
-        ranks=tuple(_ranks(files, launch, exits, seen, tell)),
-        step=seen.step,
+        ranks=ranks,
+        step=None if seen.step_recognised else seen.step,
         committed=committed,
         pattern_seen=seen.pattern_seen,
         file_exists=file_exists,
@@ -133,6 +173,8 @@ def judged(
     doubtful: str | None = None
     try:
         failure = _failure(launch, evidence, unanswered, tell, redact)
+        if failure is not None and _lacks_its_step(failure) and seen.every_step:
+            failure = replace(failure, step=seen.step)
         if failure is None:
             doubtful = doubt(evidence, redact)
     except Exception as error:  # output may hold anything, and a bug of ours must not stop the job
@@ -157,6 +199,7 @@ def judged(
         starting_step=seen.starting_step,
         doubt=doubtful,
         exits=tuple(exits),
+        step_recognised=seen.step_recognised,
     )
 
 
@@ -171,6 +214,11 @@ def _failure(
     precedence."""
     failure = unanswered or judge_in_time(evidence, launch.success, launch.rules, tell, redact)
     return redacted(failure, redact) if failure is not None else None
+
+
+def _lacks_its_step(failure: Failure) -> bool:
+    """True if the batch to skip depends on the failure's step, which its record does not tell."""
+    return failure.remedy is Remedy.ROLL_BACK and failure.step is None
 
 
 def _told_mistake(error: Exception) -> str:
@@ -190,13 +238,15 @@ def redacted(failure: Failure, redact: Callable[[str], str]) -> Failure:
     )
 
 
-def _ranks(
+def evidence_of_ranks(
     files: HostFiles,
     launch: Launch,
     exits: Sequence[WorkerExit],
     seen: Seen,
     tell: Tell,
 ) -> Iterator[RankEvidence]:
+    """Yields the evidence of each rank, in the order of `exits`; `tell` gets what is unusable."""
+    code_of_reader = pipe_that_hides_failure(launch.plan.argv) is not None
     for number, ended in enumerate(exits):
         record = _failure_record(files, launch, ended.rank, tell)
         stacks = _stacks_of_crash(files, launch, ended, tell)
@@ -207,7 +257,9 @@ def _ranks(
             )
         told = replace(ended, told_to_stop=rank.told_to_stop)
         before_kill = number < seen.ended_before_kill
-        yield RankEvidence(told, record, rank.output, rank.stage, before_kill, stacks)
+        yield RankEvidence(
+            told, record, rank.output, rank.stage, before_kill, stacks, code_of_reader
+        )
 
 
 def _failure_record(

@@ -32,6 +32,15 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """The part of an attempt that one of several machines runs."""
+
+    ranks: tuple[int, ...]
+    coordinator: str
+    """Address and port at which the ranks of all machines meet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """All that is needed to start an attempt of a phase. Paths are absolute."""
 
@@ -57,6 +66,8 @@ class Launch:
     units: tuple[str, ...] = ()
     """The units of the rung: devices, or hosts if the phase has several workers (each worker stands
     for one host). Empty: all units, or as many as the program finds."""
+    part: Part | None = None
+    """The ranks that are started here; None: all of them."""
 
     @property
     def devices(self) -> int | None:
@@ -66,11 +77,19 @@ class Launch:
     @property
     def hosts(self) -> tuple[str, ...]:
         """The host of each worker if there are several workers, else empty."""
-        if self.plan.workers == 1:
+        if not self._has_hosts:
             return ()
-        assert self.devices is not None, "several workers have devices to share out"
-        number = self.devices // self.plan.devices_per_worker
-        return self.units or tuple(f"{_HOST}{index}" for index in range(number))
+        if self.units:
+            return self.units
+        number = self.plan.num_hosts
+        if self.devices is not None:
+            number = self.devices // self.plan.devices_per_worker
+        return tuple(f"{_HOST}{index}" for index in range(number))
+
+    @property
+    def _has_hosts(self) -> bool:
+        """Whether each worker stands for a host."""
+        return self.plan.workers > 1 or self.plan.num_hosts > 0
 
     @property
     def world_size(self) -> int:
@@ -78,17 +97,24 @@ class Launch:
         return len(self.hosts) or 1
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that are started here."""
+        return self.part.ranks if self.part is not None else tuple(range(self.world_size))
+
+    @property
     def needs_placement(self) -> bool:
         """Whether we must tell a worker which devices to use. A single worker finds all of them
         itself."""
         is_part = bool(self.units) and self.units != self.plan.units
-        return is_part or self.plan.workers > 1
+        return is_part or self._has_hosts
 
     def device_ids(self, rank: int) -> tuple[str, ...]:
         """Returns the device ids of a worker; empty: as many as it finds."""
-        if self.plan.workers == 1:
+        if not self._has_hosts:
             return self.units or tuple(map(str, range(self.devices or 0)))
         size = self.plan.devices_per_worker
+        if self.part is not None:  # every machine numbers its own devices
+            return tuple(map(str, range(size)))
         first = int(self.hosts[rank].removeprefix(_HOST)) * size
         return tuple(map(str, range(first, first + size)))
 
@@ -158,6 +184,8 @@ class Launch:
             env[environment.MODULES_FILE] = str(self.modules_file)
         if plan.progress_pattern is not None:
             env[environment.STEPS_FROM_OUTPUT] = "1"
+        if plan.save_on_sigterm:
+            env[environment.SAVE_ON_SIGTERM] = "1"
         return env
 
     def pending_faults(self) -> list[InjectedFault]:

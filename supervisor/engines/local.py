@@ -9,44 +9,59 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from supervisor.config import placeholders
+from supervisor.config.named_program import with_shell_words
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import (
     CheckpointCommitted,
+    CheckpointsFound,
     DevicesProbed,
+    LaunchCancelled,
     LaunchFailed,
     Noticed,
+    WorkersIdle,
     WorkersObserved,
     WorkersStarted,
 )
 from supervisor.core.settling import Settling
-from supervisor.diagnosis.failure import Survivor, WorkerExit
+from supervisor.core.trained import trained_to
+from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 from supervisor.diagnosis.verdicts import launch_failure
 from supervisor.engines.ahead.preparing import Preparations
+from supervisor.engines.checkpoint_search import Wanted
 from supervisor.engines.clearing import Clearing, Releasing
 from supervisor.engines.group import Member, WorkerGroup
-from supervisor.engines.handles import Memory, Watch
+from supervisor.engines.handles import Finder, Memory, Watch
 from supervisor.engines.hearing import Hearing
 from supervisor.engines.host_port import Compilations, Host, MainLoop
-from supervisor.engines.judging import Seen, judged, redacted, seen_of
+from supervisor.engines.judging import Judge, Seen, judged, redacted, seen_of
 from supervisor.engines.launch import Launch, Start
+from supervisor.engines.manifest_keeping import ManifestKeeping
+from supervisor.engines.newest_step import newest_told, steps_left
 from supervisor.engines.pattern_warning import UnmatchedPatternWarning
 from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.probing.units import ProbeAnswer
+from supervisor.engines.python_program import has_bootstrap
 from supervisor.engines.snapshot_keeper import SnapshotKeeper
 from supervisor.engines.stack_dumps import dump_stacks
 from supervisor.engines.starting import WorkerStarter
+from supervisor.engines.step_recognition import StepRecognition
 from supervisor.engines.survivors import SurvivorWatch
+from supervisor.engines.verified_start import VerifiedStart
 from supervisor.engines.worker_environment import placement_variables, ports_needed
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock
-from supervisor.protocol.location import Uri
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
 """Seconds to read the rest of all workers' output, for which the main loop blocks."""
+_LONG_IDLE = 300.0
+"""Seconds without output, reports or CPU time after which people are told."""
 _EXIT_HANDLERS = 2.0
 """Least seconds for the exit handlers of a failed worker, if there are several workers."""
 
@@ -65,8 +80,10 @@ class LocalEngine:
         probe: DeviceProbe,
         redact: Callable[[str], str] = str,
         phases_with_steps: Collection[int] = (),
+        judge: Judge = judged,
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
+        `judge` makes the event of an attempt's end.
 
         `redact` removes secrets from texts about failures. `phases_with_steps` are the phases in
         which steps were reported before.
@@ -77,6 +94,8 @@ class LocalEngine:
         self._compile_cache = compile_cache
         self._probe = probe
         self._redact = redact
+        self._environ = environ
+        self._judge = judge
         self._group: WorkerGroup | None = None
         self._killing = Clearing(reactor, machine)
         self._releasing = Releasing(reactor, clock, machine.chip_holders, self._notice, redact)
@@ -85,6 +104,8 @@ class LocalEngine:
         self._ahead = Preparations(
             reactor, clock, machine, probe, self._notice, self._mention, redact
         )
+        self._verified = VerifiedStart(reactor, clock, machine, self._notice, self._mention)
+        self._manifests = ManifestKeeping(reactor, clock, machine, environ, self._notice)
         self._hearing = Hearing(
             reactor, clock, compile_cache, self._snapshots, self._ahead.look, redact
         )
@@ -96,6 +117,7 @@ class LocalEngine:
             self._ahead,
             self._hearing.on_message,
             self._notice,
+            StepRecognition(self._mention, redact),
         )
 
     @property
@@ -106,20 +128,29 @@ class LocalEngine:
     def start(self, launch: Launch) -> None:
         """Start the attempt's workers. Answered by `WorkersStarted` or `LaunchFailed`."""
         began = self._clock.now()
+        self._verified.before(
+            launch, partial(self._start, launch, began), partial(self._refused, launch)
+        )
+
+    def _start(self, launch: Launch, began: float) -> None:
+        """Start the workers of an attempt whose start began at the time `began`."""
+        self._manifests.begin(launch)
         if launch.plan.platform == "tpu":
             self._releasing.note_earlier_holders()
         machine = self._machine
+        finder = self._finder(launch)
         group = WorkerGroup(
             launch,
             machine,
-            self._watcher(launch),
+            finder if finder is not None else self._watcher(launch),
             machine.oom_kills(),
             machine.losses(),
             launch.pending_faults(),
             Settling(began),
+            finder,
         )
         self._group = group
-        group.committed = newest = self._newest(launch.plan.checkpoint_dir)
+        group.committed = newest = newest_told(machine, launch.plan, self._notice)
         self._survivors = SurvivorWatch(
             group,
             self._reactor,
@@ -132,12 +163,12 @@ class LocalEngine:
         memories = self._snapshot_memories(launch, newest)
         try:
             ports = machine.free_ports(ports_needed(launch))
-            for rank in range(launch.world_size):
+            for index, rank in enumerate(launch.ranks):
                 place = placement_variables(launch, rank, ports, env)
                 start = Start(
                     argv, {**env, **place, **launch.protocol_variables(rank, group.faults)}
                 )
-                self._begin(group, start, memories[rank] if memories else None)
+                self._begin(group, start, memories[index] if memories else None)
         except (OSError, ValueError) as error:
             for worker in group.workers:  # we end them ourselves: not to be reported
                 self._reactor.forget(worker.process.pidfd)
@@ -182,12 +213,17 @@ class LocalEngine:
         for worker in tuple(group.workers) if group is not None else ():
             worker.process.signal(signal.SIGTERM)
 
-    def terminate(self, attempt: int) -> None:
+    def cancel_launch(self, attempt: int) -> None:
+        """Start no worker of the attempt, if its checkpoint is still being verified."""
+        if self._verified.cancel(attempt):
+            self._reactor.post(LaunchCancelled(self._clock.now(), attempt))
+
+    def terminate(self, attempt: int, *, interrupt: bool = False) -> None:
         """Ask the attempt's workers and their survivors to save and exit."""
         if self._group is not None and self._group.launch.attempt == attempt:
             self._group.asked_to_stop = True
             self._ahead.pause()
-            self._survivors.terminate()
+            self._survivors.terminate(interrupt=interrupt)
 
     def kill(
         self, launch: Launch, exits: tuple[WorkerExit, ...], late: tuple[Survivor, ...] = ()
@@ -201,6 +237,7 @@ class LocalEngine:
             UnkillableError: a process does not die.
         """
         group = self._group
+        self._verified.cancel()
         if group is not None and group.launch.attempt != launch.attempt:
             group = None
         if group is not None and group.num_ended_before_kill is None:
@@ -263,6 +300,11 @@ class LocalEngine:
                 Notice("drill-armed", f"DRILL armed: {fault.describe()}", detail=fault.describe())
             )
 
+    def _refused(self, launch: Launch, failure: Failure) -> None:
+        """Post that the workers were not started, because of the `failure`."""
+        told = redacted(failure, self._redact)
+        self._reactor.post(LaunchFailed(self._clock.now(), launch.attempt, told))
+
     def _launch_failed(
         self, group: WorkerGroup, error: OSError | ValueError, argv: tuple[str, ...]
     ) -> None:
@@ -272,16 +314,94 @@ class LocalEngine:
         self._reactor.post(LaunchFailed(self._clock.now(), group.launch.attempt, failure))
 
     def _snapshot_memories(self, launch: Launch, newest: int | None) -> Sequence[Memory]:
-        """Returns the snapshot memory of each rank; empty: the phase has no snapshots."""
+        """Returns the snapshot memory of each rank that is started here; empty: there are none."""
         if not launch.plan.snapshots:
             return ()
-        return self._snapshots.lend(launch.phase, launch.world_size, launch.distrust, newest)
+        return self._snapshots.lend(launch.phase, len(launch.ranks), launch.distrust, newest)
 
     def _watcher(self, launch: Launch) -> Watch:
-        def committed(step: int) -> None:
-            self._reactor.post(CheckpointCommitted(self._clock.now(), launch.phase, step))
+        place, own = launch.plan.checkpoint_dir, launch.plan.own_layout
+        return self._machine.watch_checkpoints(
+            place,
+            partial(self._writers_of, launch),
+            partial(self._committed, launch),
+            partial(self._committed_lower, launch),
+            self._notice,
+            own,
+        )
 
-        return self._machine.watch_checkpoints(launch.plan.checkpoint_dir, committed, self._notice)
+    def _writers_of(self, launch: Launch) -> tuple[int, ...]:
+        """Returns the pids of the attempt's workers that have not exited with code 0, if they may
+        write steps that nothing commits: our trainer never does. Safe in any thread."""
+        group = self._group
+        if group is None or group.launch is not launch or not launch.plan.is_command:
+            return ()
+        return tuple(
+            worker.process.pid
+            for worker in (*group.workers,)
+            if worker.exit is None or not worker.exit.clean
+        )
+
+    def _finder(self, launch: Launch) -> Finder | None:
+        """Returns a finder of the checkpoint directory; None: the plan has it."""
+        plan, known = launch.plan, launch.plan.checkpoint_dir
+        if not (plan.finds_checkpoints and isinstance(known, Path)):
+            return None
+        values = launch.values(None)
+        wanted = Wanted(
+            known=known,
+            model_dir=launch.model_dir,
+            argv=with_shell_words([placeholders.expand(text, values) for text in plan.argv]),
+            env=launch.inherited(self._environ, values),
+            own=plan.env,
+            is_bootstrapped=has_bootstrap(launch.command_line(values)[0]),
+            layout=plan.own_layout,
+            writers=partial(self._writers_of, launch),
+            pids=partial(self._pids_of, launch),
+        )
+
+        def found(directory: Path, kinds: tuple[str, ...], steps: tuple[int, ...]) -> None:
+            now = self._clock.now()
+            self._manifests.found(directory)
+            self._reactor.post(CheckpointsFound(now, launch.phase, str(directory), kinds))
+            for number, step in enumerate(steps, 1):
+                self._committed(launch, step, new=number == len(steps))
+
+        return self._machine.find_checkpoints(
+            wanted,
+            found,
+            self._tell_other_places,
+            partial(self._committed, launch),
+            partial(self._committed_lower, launch),
+            self._notice,
+        )
+
+    def _tell_other_places(self, directory: Path, others: Mapping[Path, int]) -> None:
+        places = [f"{path} (step {step})" for path, step in sorted(others.items())]
+        text = (
+            f"checkpoints are committed in {' and '.join(places)} too: only those in {directory} "
+            "are progress; set trainer.init.checkpoint.directory to choose another directory"
+        )
+        place = ", ".join(map(str, sorted(others)))
+        self._mention(Notice("checkpoints-elsewhere", text, place=place))
+
+    def _committed(self, launch: Launch, step: int, *, new: bool = False) -> None:
+        group = self._group
+        if group is not None and group.launch is launch:
+            group.note_commit(step)
+        self._reactor.post(CheckpointCommitted(self._clock.now(), launch.phase, step, new))
+
+    def _committed_lower(self, launch: Launch, step: int) -> None:
+        """Post a step below the newest one; our trainer never begins below what is there."""
+        if launch.plan.is_command:
+            self._committed(launch, step, new=True)
+
+    def _pids_of(self, launch: Launch) -> tuple[int, ...]:
+        """Returns the pids of the attempt's live workers. Safe in any thread."""
+        group = self._group
+        if group is None or group.launch is not launch:
+            return ()
+        return tuple(each.process.pid for each in (*group.workers,) if each.exit is None)
 
     # --- watching ---------------------------------------------------------------------------
 
@@ -301,8 +421,40 @@ class LocalEngine:
                 worker.look(self._clock.now())
             self._pattern_warning.look(group.launch, group.outputs, self._clock.now())
             self._observe(group)
+            self._tell_idleness(group)
             self._ahead.look(group)
+            self._manifests.look(group.launch)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
+
+    def _tell_idleness(self, group: WorkerGroup) -> None:
+        """Post for how long the workers have done nothing: to the core if a step can complete
+        their work, else to people, who may know that it is done."""
+        now, before = self._clock.now(), group.idleness.seconds
+        idle = group.look_for_idleness(now)
+        if idle and group.launch.success.step is not None:
+            launch, finder = group.launch, group.finder
+            found = finder.found if finder is not None else None
+            plan = launch.plan
+            if finder is not None and found is not None:
+                plan = plan.saving_in(str(found), finder.kinds)
+            trained = self._trained(group, plan, group.newest)
+            stage = group.speaker.stage
+            self._reactor.post(WorkersIdle(now, launch.attempt, idle, stage, trained))
+        elif before < _LONG_IDLE <= idle:
+            self._notice(_idle_notice(idle))
+
+    def _trained(self, group: WorkerGroup, plan: PhasePlan, committed: int | None) -> bool | None:
+        """Returns what `WorkersGone.trained` means."""
+        target, at = group.launch.success.step, group.stepped_at
+        if not plan.is_command or target is None or committed is None or committed < target:
+            return None
+        try:
+            place, own = plan.checkpoint_dir, plan.own_layout
+            ago = self._machine.seconds_since_commit(place, own, committed)
+        except OSError:  # it is told where the newest step is looked for
+            return None
+        heard_after = None if ago is None or at is None else at - (self._clock.now() - ago)
+        return trained_to(committed, group.saved, group.step, heard_after)
 
     def _end_those_that_failed(self, group: WorkerGroup, known: Sequence[Member]) -> None:
         """Kill the workers that were `known` to have failed at the last look and still live.
@@ -341,28 +493,15 @@ class LocalEngine:
     def _mention(self, told: Notice) -> None:
         self._reactor.post(Noticed(self._clock.now(), told, routine=True))
 
-    def _newest(self, place: Path | Uri) -> int | None:
-        try:
-            return self._machine.newest_checkpoint(place)
-        except OSError as error:
-            self._notice(
-                Notice(
-                    "place-unreadable",
-                    f"{place} cannot be read: {error.strerror or error}",
-                    place=str(place),
-                    reason=error.strerror,
-                )
-            )
-            return None
-
     # --- ending -----------------------------------------------------------------------------
 
     def _kill(self, group: WorkerGroup | None) -> bool:
-        """Kill all processes of the job except those in `Preparations.pids`, which belong to no
-        attempt. Returns True while any is left."""
+        """Kill all processes of the job except those that belong to no attempt: the `pids` of
+        `Preparations` and `ManifestKeeping`. Returns True while any is left."""
         self._ahead.pause()
         self._probe.stop()
-        return self._machine.kill(self._ahead.pids) or not (group is None or group.all_have_ended())
+        spared = (*self._ahead.pids, *self._manifests.pids)
+        return self._machine.kill(spared) or not (group is None or group.all_have_ended())
 
     def _close(self, group: WorkerGroup) -> None:
         """Read what is left in the pipes of the dead workers, and close everything."""
@@ -400,7 +539,51 @@ class LocalEngine:
         """Judge the attempt by the evidence it left, and post `WorkersGone`."""
         at = self._clock.now()
         self._compile_cache.finish_attempt()
-        committed = self._newest(launch.plan.checkpoint_dir)
+        all_exited = len(exits) == len(launch.ranks) and all(ended.clean for ended in exits)
+        closed = all_exited and launch.plan.is_command
+        plan = self._plan_at_the_end(launch, group, closed=closed)
+        if group is not None and launch.plan.is_command:
+            self._tell_lower_steps(launch, group, closed=closed)
+        committed, unproven = steps_left(
+            self._machine, plan, self._notice, closed=closed, all_exited=all_exited
+        )
         seen = seen_of(group, exits) if group is not None else Seen()
-        gone = judged(at, self._machine, launch, exits, seen, committed, self._notice, self._redact)
-        self._reactor.post(gone)
+        judge = self._judge
+        gone = judge(at, self._machine, launch, exits, seen, committed, self._notice, self._redact)
+        trained = self._trained(group, plan, committed) if group is not None else None
+        self._reactor.post(replace(gone, unproven=unproven, trained=trained))
+
+    def _tell_lower_steps(self, launch: Launch, group: WorkerGroup, *, closed: bool) -> None:
+        """Post what the attempt committed last below the newest step, which comes first. `closed`:
+        see `HostFiles.newest_checkpoint`."""
+        with suppress(OSError):  # it is told where the newest step is looked for
+            for number, step in enumerate(group.watcher.last_lower(closed=closed)):
+                self._committed(launch, step, new=number > 0)
+
+    def _plan_at_the_end(
+        self, launch: Launch, group: WorkerGroup | None, *, closed: bool
+    ) -> PhasePlan:
+        """Returns the plan of an attempt that is over, with the checkpoint directory that was
+        found, if one was. `closed`: see `HostFiles.newest_checkpoint`."""
+        if group is None or group.finder is None:
+            return launch.plan
+        try:
+            found = group.finder.last_look(closed=closed)
+        except TimeoutError as error:
+            place = str(launch.plan.checkpoint_dir)
+            told = f"the checkpoints of attempt {launch.attempt} were not looked for: {error}"
+            self._notice(Notice("checkpoints-unwatched", told, place=place, reason=str(error)))
+            return launch.plan
+        if found is None:
+            return launch.plan
+        return launch.plan.saving_in(str(found), group.finder.kinds)
+
+
+def _idle_notice(idle: float) -> Notice:
+    text = (
+        f"the program has printed nothing, reported nothing and used next to no CPU time for "
+        f"{idle:.0f} s: it waits for something, hangs, or is done and does not exit. It is left "
+        "alone: with success.step (--success-step) a program that is done would be ended, and with "
+        "progress.pattern one that hangs"
+    )
+    return Notice("workers-idle", text, seconds=idle)

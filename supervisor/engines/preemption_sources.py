@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from supervisor.adapters.platforms import gce_metadata
+from supervisor.adapters.platforms.allocation_end import AllocationEnd, slurm_end
 from supervisor.adapters.platforms.preemption import AnnouncementCommand, AnnouncementFile
 from supervisor.config.schema import Preemption
+from supervisor.host.notice import Tell
 from supervisor.ports import AnnouncementSource, ProcessStarter
 
 _HOST_VARIABLE = "GCE_METADATA_HOST"
@@ -21,11 +24,15 @@ def preemption_sources(
     config: Preemption,
     environ: Mapping[str, str],
     starter: ProcessStarter,
+    time_needed: Callable[[], float],
+    tell: Tell,
     product: Path = _PRODUCT,
 ) -> list[AnnouncementSource]:
     """Returns the sources that `config` asks for.
 
     `starter` starts the command of the config, if there is one, with the environment `environ`.
+    `time_needed` returns how many seconds before the end of an allocation the job must begin to
+    save. `tell` gets a notice if the environment names no usable end.
     GCE_METADATA_HOST in `environ` names another metadata server, as it does for Google's libraries.
     The file `product` tells whether this is a machine of Google's cloud.
     """
@@ -33,6 +40,13 @@ def preemption_sources(
     if config.source == "gce" or (config.source == "auto" and _on_gce(environ, product)):
         host = environ.get(_HOST_VARIABLE) or gce_metadata.HOST
         found += gce_metadata.sources(host)
+    end: tuple[float, str] | None = None
+    if config.until is not None:
+        end = config.until, "the time that preemption.until gives"
+    elif config.source == "auto":
+        end = slurm_end(environ, time.time(), tell)
+    if end is not None:
+        found.append(AllocationEnd(*end, time_needed))
     if config.file is not None:
         found.append(AnnouncementFile(Path(config.file).expanduser().absolute()))
     if config.command is not None:

@@ -15,14 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor import bootstrap
+from supervisor.config.known_programs import (
+    PYTHON_FLAGS,
+    PYTHON_OPTIONS_WITH_VALUE,
+    is_cpython,
+    is_shell,
+)
 
 START = str(Path(bootstrap.__file__).absolute().parent / "start.py")
 """The file that stands before the program on a bootstrapped command line."""
 
-_INTERPRETER = re.compile(r"python(\d+(\.\d+)?t?)?")
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
-_FLAGS = frozenset("bBdEIOPqRsStuv")
-_WITH_VALUE = frozenset("WX")
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
 _PROGRAM = frozenset("cm")
 
@@ -40,6 +42,8 @@ _BECOME = {
 }
 """The commands that exec the program in their own process, each with a pattern for the words that
 may follow its name. `env` may have no options: `-i` would remove the bootstrap's variables."""
+_SETTING = frozenset({"env", "stdbuf"})
+"""Those that set variables for the program."""
 _FOLDERS = ("", "/bin/", "/usr/bin/")
 _BECOMES = re.compile(
     "|".join(f"({'|'.join(_FOLDERS)}){name}{_END}{between}" for name, between in _BECOME.items())
@@ -68,10 +72,10 @@ def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
                 flags = [option[:place]] if place > 1 else []
                 rest = [f"-{option[place:]}", *argv[index + 1 :]]
                 return [*argv[:index], *flags, START, *rest], None
-            if letter in _WITH_VALUE:
+            if letter in PYTHON_OPTIONS_WITH_VALUE:
                 values = 1 if place == len(option) - 1 else 0
                 break
-            if letter not in _FLAGS:
+            if letter not in PYTHON_FLAGS:
                 return list(argv), _unknown(option)
         index += 1 + values
     if index >= len(argv):
@@ -79,9 +83,24 @@ def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
     return [*argv[:index], START, *argv[index:]], None
 
 
-def becomes_python(argv: Sequence[str]) -> bool:
-    """True if `argv` begins with a command that becomes the interpreter (`nice python ...`)."""
-    return bool(_interpreter(argv))
+def sets_variables(argv: Sequence[str]) -> str | None:
+    """Returns the command at the beginning of `argv` that sets variables and then becomes the
+    interpreter (`env A=1 python ...`); None: there is none."""
+    before = argv[: _interpreter(argv) or 0]
+    return next((word for word in before if Path(word).name in _SETTING), None)
+
+
+def from_interpreter(argv: Sequence[str]) -> list[str]:
+    """Returns `argv` without the commands that become the interpreter (`nice`), as a process needs
+    it that has become the interpreter already."""
+    return list(argv[_interpreter(argv) or 0 :])
+
+
+def interpreter_words(argv: Sequence[str]) -> list[str]:
+    """Returns the beginning of `argv`, up to the Python interpreter; empty: it runs no Python
+    program."""
+    index = _interpreter(argv)
+    return [] if index is None else list(argv[: index + 1])
 
 
 def has_bootstrap(argv: Sequence[str]) -> bool:
@@ -99,11 +118,6 @@ def script_of(argv: Sequence[str]) -> int | None:
     index = words.index(START)  # the program stands behind it
     behind = len(words) - index - 1
     return None if words[index + 1].startswith(("-c", "-m")) else len(argv) - behind
-
-
-def is_shell(program: str) -> bool:
-    """True if `program` is a shell, by its name."""
-    return Path(program).name in _SHELLS
 
 
 def interpreter_part(argv: Sequence[str]) -> int:
@@ -127,8 +141,7 @@ def _interpreter(argv: Sequence[str]) -> int | None:
     if index == len(argv):
         return None
     name = argv[index]
-    is_python = _INTERPRETER.fullmatch(Path(name).name) or name == sys.executable
-    return index if is_python else None
+    return index if is_cpython(name) or name == sys.executable else None
 
 
 def _unknown(option: str) -> str:

@@ -1,14 +1,17 @@
 """Starts the workers of an attempt.
 
 Each worker gets a pipe for its output, a progress pipe and, if the phase has snapshots, the memory
-for them. If a standby fits, it becomes the worker; otherwise a new process is started.
+for them. A command also finds the module `supervise_worker`. If a standby fits, it becomes the
+worker; otherwise a new process is started.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from supervisor.adapters.processes.output import OutputPatterns
 from supervisor.config.patterns import Pattern
@@ -18,10 +21,15 @@ from supervisor.engines.handles import Memory, Output, Process
 from supervisor.engines.host_port import Compilations, Host
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.python_program import has_bootstrap
+from supervisor.engines.step_recognition import StepRecognition, metrics_of
 from supervisor.host.notice import Notice, Tell
-from supervisor.protocol import environment
+from supervisor.protocol import environment, worker_path
 from supervisor.protocol.messages import Message, SigtermMessage, StepMessage
 from supervisor.protocol.standby import OUTPUT, Mode
+
+_PYTHONPATH = "PYTHONPATH"
+_WORKER_PATH = str(Path(worker_path.__file__).absolute().parent)
+"""The folder of the module `supervise_worker`, which holds nothing else."""
 
 
 class WorkerStarter:
@@ -36,11 +44,12 @@ class WorkerStarter:
         ahead: Preparations,
         on_message: Callable[[WorkerGroup, int, Message], None],
         notice: Tell,
+        recognition: StepRecognition,
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
 
         `on_message` gets each message of a worker, with its rank. `notice` reports problems to
-        people.
+        people, and `recognition` finds steps in the output that nobody tells.
         """
         self._machine = machine
         self._environ = environment.without_supervisor_variables(environ)
@@ -49,6 +58,7 @@ class WorkerStarter:
         self._ahead = ahead
         self._on_message = on_message
         self._notice = notice
+        self._recognition = recognition
 
     def program(self, launch: Launch, newest: int | None) -> tuple[tuple[str, ...], dict[str, str]]:
         """Returns the command line of all workers, and the environment that they share.
@@ -71,6 +81,10 @@ class WorkerStarter:
             # Lines of several processes may mix, but output comes at once from any Python program
             # below a wrapper. With the bootstrap, output is line-buffered instead.
             inherited.setdefault("PYTHONUNBUFFERED", "1")
+        if launch.plan.is_command:
+            # By the environment, so that programs below a wrapper and spawned children have it too.
+            given = inherited.get(_PYTHONPATH)
+            inherited[_PYTHONPATH] = f"{given}{os.pathsep}{_WORKER_PATH}" if given else _WORKER_PATH
         return tuple(argv), {**inherited, **self._compile_cache.environment(inherited)}
 
     def start(self, group: WorkerGroup, start: Start, memory: Memory | None) -> Member:
@@ -79,7 +93,7 @@ class WorkerStarter:
         Raises:
             OSError: it cannot be started.
         """
-        rank = len(group.workers)
+        rank = group.launch.ranks[len(group.workers)]
         shown = self._mirror if rank == 0 else None
         with ExitStack() as undo:
             output = self._machine.output(
@@ -132,9 +146,14 @@ class WorkerStarter:
         progress, success = launch.plan.progress_pattern, launch.success.pattern
         return OutputPatterns(
             step=Pattern(progress) if progress is not None else None,
-            on_step=lambda first, last: self._on_message(
-                group, rank, StepMessage(last, first=first, in_output=True)
+            on_step=lambda first, last, loss: self._on_message(
+                group, rank, StepMessage(last, metrics_of(loss), first, in_output=True)
             ),
             success=Pattern(success) if success is not None else None,
             on_sigterm=lambda: self._on_message(group, rank, SigtermMessage()),
+            listener=self._recognition.listener(
+                launch.plan,
+                lambda message: self._on_message(group, rank, message),
+                lambda: group.reported_step is not None,
+            ),
         )

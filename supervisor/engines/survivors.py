@@ -4,19 +4,22 @@ A shell that dies of SIGTERM leaves its trainer behind. So each process whose pa
 SIGTERM too, once. A shell below a shell dies first, and its trainer comes next. The data loaders of
 a trainer still have their parent, so they live until it has saved. A shell with a trap for SIGTERM
 does not die: the foreground child that it waits for gets SIGTERM together with it.
+
+Any other wrapper that handles or ignores SIGTERM may pass it on, keep it to itself, or kill what it
+has started. So the program below it gets SIGTERM in its place, and the wrapper once that has ended.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from signal import SIGTERM
+from signal import SIGINT, SIGTERM
 
 from supervisor.adapters.kernel.process_facts import SigtermReaction
 from supervisor.core.allowance import Allowance
 from supervisor.core.pipes import left_alone
 from supervisor.diagnosis.failure import Survivor
-from supervisor.engines.group import WorkerGroup
+from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.host_port import MainLoop
 from supervisor.host import tree
 from supervisor.host.notice import Notice, Tell
@@ -25,7 +28,15 @@ from supervisor.ports import Clock
 _LOOK_AGAIN = 0.05
 """Seconds between two searches for survivors while the supervisor waits for them."""
 _MOST_NAMED = 20
-_SHELL_WAITS = "is a shell that cannot run its trap for SIGTERM before what it waits for has ended"
+_SHELL_WAITS = (
+    "is a shell that ignores SIGTERM, or cannot run its trap for it before what it waits for has "
+    "ended"
+)
+_IS_INTERRUPTED = (
+    "has no handler for SIGTERM, but one for SIGINT: it gets SIGINT, as at a terminal "
+    "(KeyboardInterrupt)"
+)
+_WRAPS = "is a wrapper: the program below it gets SIGTERM in its place"
 
 
 class SurvivorWatch:
@@ -51,6 +62,8 @@ class SurvivorWatch:
         self._changed = changed
         self._told: set[tuple[int, int]] = set()
         """The processes that got SIGTERM, as pairs of pid and start time."""
+        self._wrapped: dict[int, list[tuple[int, tree.Stat]]] = {}
+        """The programs that got SIGTERM in place of their wrapper, by its pid."""
         self._allowance = Allowance()
         self._untold = 0
         self._known: tuple[Survivor, ...] | None = ()
@@ -72,24 +85,66 @@ class SurvivorWatch:
         self._known = tuple(Survivor(pid, name) for pid, name in sorted(named))
         return self._known
 
-    def terminate(self) -> None:
-        """Send SIGTERM to the workers, and to the survivors once a worker has ended."""
+    def terminate(self, *, interrupt: bool = False) -> None:
+        """Send SIGTERM to the workers, and to the survivors once a worker has ended. For
+        `interrupt` see `Engine.terminate`."""
         by_reaction: defaultdict[SigtermReaction, list[int]] = defaultdict(list)
+        interrupted: list[int] = []
         deaf: list[tuple[int, tree.Stat]] = []
         for worker in self._group.workers:
-            if foreground := self._processes.foreground_children(worker.process.pid):
+            pid = worker.process.pid
+            if programs := self._programs_below(pid):
+                self._tell_reaction([worker.rank], _WRAPS, "wrapper")
+                self._pass_on(programs, "runs the program")
+                continue
+            if foreground := self._processes.foreground_children(pid):
                 self._tell_reaction([worker.rank], _SHELL_WAITS, "shell")
                 deaf += foreground
+            elif interrupt and self._processes.handles_only_sigint(pid):
+                interrupted.append(worker.rank)
+                worker.process.signal(SIGINT)
+                continue
             else:
-                by_reaction[self._processes.sigterm_reaction(worker.process.pid)].append(
-                    worker.rank
-                )
+                by_reaction[self._processes.sigterm_reaction(pid)].append(worker.rank)
             worker.process.signal(SIGTERM)
+        if interrupted:
+            self._tell_reaction(interrupted, _IS_INTERRUPTED, "interrupt")
         for what, ranks in by_reaction.items():
             if what is not SigtermReaction.UNKNOWN:
                 self._tell_reaction(ranks, what, what.name.lower())
         self._pass_on(deaf, "is waited for")
         self.follow()
+
+    def _programs_below(self, pid: int) -> list[tuple[int, tree.Stat]]:
+        """Returns the programs that get SIGTERM in place of the process `pid`, and notes them; none
+        if it is no wrapper, or ends on SIGTERM by itself."""
+        reaction = self._processes.sigterm_reaction(pid)
+        if not (reaction.may_save or reaction is SigtermReaction.IGNORED):
+            return []
+        if programs := self._processes.programs_below(pid):
+            self._wrapped[pid] = programs
+        return programs
+
+    def _waits_for_its_program(self, pid: int) -> bool:
+        """Whether a program that got SIGTERM in place of the process `pid` still lives."""
+        return any(self._processes.lives(program) for program, _ in self._wrapped.get(pid, ()))
+
+    def _end_wrappers(self) -> bool:
+        """Send SIGTERM to the workers that are wrappers whose programs have ended; returns whether
+        any is left whose program has not."""
+        for worker in self._wrappers():
+            if not self._waits_for_its_program(worker.process.pid):
+                del self._wrapped[worker.process.pid]
+                worker.process.signal(SIGTERM)
+        return bool(self._wrappers())
+
+    def _wrappers(self) -> list[Member]:
+        """Returns the workers that have had no SIGTERM because their program got it."""
+        return [
+            worker
+            for worker in self._group.workers
+            if worker.exit is None and worker.process.pid in self._wrapped
+        ]
 
     def _tell_reaction(self, ranks: list[int], what: str, reason: str) -> None:
         text = f"{_ranks(ranks)} {what}"
@@ -109,7 +164,7 @@ class SurvivorWatch:
         found = self.look()
         if found is not None and found != before:
             self._changed(found)
-        self._follows = found != ()
+        self._follows = self._end_wrappers() or found != ()
         if self._follows:
             self._reactor.call_later(_LOOK_AGAIN, self._look_again)
 
@@ -119,6 +174,11 @@ class SurvivorWatch:
         waiting = left_alone({pid: self._processes.pipes(pid) for pid, _ in found}, handling)
         for pid, seen in found:
             if pid in waiting or (pid, seen.started) in self._told:
+                continue
+            if self._waits_for_its_program(pid):
+                continue
+            if pid not in self._wrapped and (programs := self._programs_below(pid)):
+                self._pass_on(programs, "runs the program")
                 continue
             self._told.add((pid, seen.started))
             foreground, name = (

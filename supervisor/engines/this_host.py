@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from io import FileIO
@@ -13,6 +14,7 @@ import psutil
 
 from supervisor.adapters.kernel import capacity, inspection, process_facts
 from supervisor.adapters.kernel.oom_counter import OomCounter
+from supervisor.adapters.kernel.open_files import is_open_by
 from supervisor.adapters.kernel.process_facts import SigtermReaction
 from supervisor.adapters.platforms import accelerators
 from supervisor.adapters.platforms.accelerators import TPU, Holder, holders
@@ -21,17 +23,22 @@ from supervisor.adapters.processes.output import OutputPatterns, OutputPump, rea
 from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.adapters.processes.snapshot_memory import SnapshotMemory
 from supervisor.adapters.processes.worker_process import WorkerProcess
-from supervisor.adapters.stores.checkpoint_watcher import CheckpointWatcher
 from supervisor.adapters.stores.requests import take_requests
 from supervisor.adapters.stores.space import free_bytes
+from supervisor.adapters.stores.verified_steps import StepCheck, set_aside_damaged
+from supervisor.checkpoints.step_check import DamagedStep
 from supervisor.core.pipes import HeldPipes
 from supervisor.engines import checkpoint_source
+from supervisor.engines.checkpoint_finder import CheckpointFinder
+from supervisor.engines.checkpoint_search import Wanted, search_for
+from supervisor.engines.handles import Finder, Watch
 from supervisor.engines.holders import in_the_way
 from supervisor.files import writing
 from supervisor.host import tree
 from supervisor.host.aside import aside
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import reading, removal, simulated
+from supervisor.protocol.committed import OwnNames
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Message
 from supervisor.protocol.removal import Place
@@ -91,6 +98,9 @@ class _Processes:
     def handles(self, pid: int, number: int) -> bool:
         return process_facts.handles(pid, number)
 
+    def handles_only_sigint(self, pid: int) -> bool:
+        return process_facts.handles_only_sigint(pid)
+
     def sigterm_reaction(self, pid: int) -> SigtermReaction:
         return process_facts.sigterm_reaction(pid)
 
@@ -99,6 +109,9 @@ class _Processes:
 
     def foreground_children(self, pid: int) -> list[tuple[int, tree.Stat]]:
         return process_facts.foreground_children(pid)
+
+    def programs_below(self, pid: int) -> list[tuple[int, tree.Stat]]:
+        return process_facts.programs_below(pid)
 
     def pipes(self, pid: int) -> HeldPipes:
         return process_facts.pipes(pid)
@@ -197,16 +210,68 @@ class _Files:
 
         aside(str(model_dir)).ask(read)
 
-    def newest_checkpoint(self, place: Path | Uri) -> int | None:
-        return checkpoint_source.newest_checkpoint(place)
+    def newest_checkpoint(
+        self, place: Path | Uri, own: OwnNames | None = None, *, closed: bool = False
+    ) -> int | None:
+        return checkpoint_source.newest_checkpoint(place, own, closed=closed)
+
+    def unproven_step(
+        self, place: Path | Uri, own: OwnNames | None, committed: int | None
+    ) -> int | None:
+        return checkpoint_source.unproven_step(place, own, committed)
+
+    def torn_step(
+        self, place: Path | Uri, own: OwnNames | None, committed: int | None
+    ) -> Path | None:
+        return checkpoint_source.torn_step(place, own, committed)
+
+    def seconds_since_commit(
+        self, place: Path | Uri, own: OwnNames | None, step: int
+    ) -> float | None:
+        return checkpoint_source.seconds_since_commit(place, own, step)
 
     def watch_checkpoints(
         self,
         place: Path | Uri,
+        workers: Callable[[], Iterable[int]],
         on_commit: Callable[[int], None],
+        on_lower: Callable[[int], None],
         on_error: Tell,
-    ) -> CheckpointWatcher:
-        return checkpoint_source.watch(place, on_commit, on_error)
+        own: OwnNames | None = None,
+    ) -> Watch:
+        return checkpoint_source.watch(place, workers, on_commit, on_lower, on_error, own)
+
+    def find_checkpoints(
+        self,
+        wanted: Wanted,
+        on_found: Callable[[Path, tuple[str, ...], tuple[int, ...]], None],
+        on_others: Callable[[Path, Mapping[Path, int]], None],
+        on_commit: Callable[[int], None],
+        on_lower: Callable[[int], None],
+        on_error: Tell,
+    ) -> Finder:
+        search = search_for(wanted, _working_directory(), _shared_folders(), time.time())
+        return CheckpointFinder(
+            search,
+            lambda place, layout, closed: checkpoint_source.steps_in(
+                place, wanted.writers, layout, closed
+            ),
+            lambda place, layout: checkpoint_source.watch(
+                place, wanted.writers, on_commit, on_lower, on_error, layout
+            ),
+            lambda place, layout: checkpoint_source.watch(
+                place, wanted.writers, on_lower, on_lower, on_error, layout, goes_on=True
+            ),
+            on_found,
+            on_others,
+        )
+
+    def check_checkpoints(self, directory: Path, model_dir: Path) -> StepCheck:
+        return StepCheck(directory, model_dir, lambda files: is_open_by(tree.pids(), files))
+
+    def set_aside_damaged(self, damaged: DamagedStep, model_dir: Path) -> Path:
+        place = str(damaged.path.parent)
+        return aside(place).ask(lambda: set_aside_damaged(damaged, model_dir))
 
 
 class _Resources:
@@ -235,6 +300,20 @@ class _Resources:
 
     def describe_device_holders(self, redact: Callable[[str], str]) -> Iterable[Notice]:
         return in_the_way(redact)
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:  # it was removed: then nothing is in it, and relative paths lead nowhere
+        return Path("/")
+
+
+def _shared_folders() -> tuple[Path, ...]:
+    """Returns folders in which every program writes."""
+    home = os.path.expanduser("~")  # noqa: PTH111 (Path raises where there is no home)
+    names = (home, os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp")
+    return tuple(Path(name) for name in names if name)
 
 
 class ThisHost(_Processes, _Channels, _Files, _Resources):

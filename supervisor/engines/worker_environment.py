@@ -24,7 +24,7 @@ _LOCALHOST = "127.0.0.1"
 def ports_needed(launch: Launch) -> int:
     """Returns how many ports the workers need to meet: one for the coordinator, and on TPU one more
     for each worker. 0 if there is one worker."""
-    if launch.plan.workers == 1:
+    if launch.plan.workers == 1 or launch.part is not None:
         return 0
     return 1 + (launch.world_size if launch.plan.platform == "tpu" else 0)
 
@@ -43,8 +43,9 @@ def placement_variables(
     """
     env = {}
     if launch.plan.workers > 1:
+        part = launch.part
         env = {
-            "JAX_COORDINATOR_ADDRESS": f"{_LOCALHOST}:{ports[0]}",
+            "JAX_COORDINATOR_ADDRESS": part.coordinator if part else f"{_LOCALHOST}:{ports[0]}",
             "JAX_NUM_PROCESSES": str(launch.world_size),
             "JAX_PROCESS_ID": str(rank),
         }
@@ -53,7 +54,7 @@ def placement_variables(
             return env | _simulated_variables(launch, rank)
         case "gpu" if launch.needs_placement:
             return env | visibility_variables(launch.plan, launch.device_ids(rank), inherited)
-        case "tpu" if launch.needs_placement:
+        case "tpu" if launch.needs_placement and not (launch.part and launch.hosts):
             return env | _tpu_variables(launch, rank, ports[1:], inherited)
     return env
 

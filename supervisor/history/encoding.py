@@ -18,6 +18,8 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from supervisor.diagnosis.failure import WorkerExit
+from supervisor.history.exit_runs import packed, unpacked
 from supervisor.host.notice import Notice
 
 KIND = "kind"
@@ -108,7 +110,8 @@ def _codec(kind: Any) -> _Codec:
     if origin is Literal:
         return _literal(args)
     if origin is tuple and args[1:] == (...,):
-        return _sequence(_codec(args[0]))
+        inner = _sequence(_codec(args[0]))
+        return _in_runs(inner) if args[0] is WorkerExit else inner
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _mapping(*map(_codec, args))
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -147,6 +150,18 @@ def _sequence(inner: _Codec) -> _Codec:
         return tuple([inner.decode(each) for each in body])
 
     return _Codec(lambda value: [inner.encode(each) for each in value], decode)
+
+
+def _in_runs(exits: _Codec) -> _Codec:
+    """Returns the codec for workers' ends, those that are alike in one object (`exit_runs`)."""
+
+    def decode(body: Any) -> Any:
+        def refuse(why: str) -> EncodingError:
+            return EncodingError(why, "ranks")
+
+        return exits.decode(unpacked(body, refuse) if type(body) is list else body)
+
+    return _Codec(lambda value: packed(exits.encode(value)), decode)
 
 
 def _mapping(key: _Codec, inner: _Codec) -> _Codec:

@@ -35,7 +35,7 @@ and what one of three kinds of records has:
 | `state` | object | the fields of [JobState](#jobstate) that are new, whole |
 
 ```json
-{"v": 2, "by": "0.1.0+baa2f85c", "n": 14, "time": "2026-11-23T03:14:15.926535+00:00",
+{"v": 2, "by": "0.2.0+baa2f85c", "n": 14, "time": "2026-11-23T03:14:15.926535+00:00",
  "event": {"kind": "CheckpointCommitted", "at": 716.6, "phase": 0, "step": 1140},
  "decisions": [{"kind": "TellStages", "attempt": 1, "stage": "TRAINING", "step": 1160,
                 "seconds": {"SAVING": 4.2, "TRAINING": 290.3}, "untold": 0}],

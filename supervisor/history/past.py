@@ -52,7 +52,7 @@ class Past:
     def _ended(self, event: WorkersGone, phase: int, *, was_asked: bool) -> Past:
         known = [step for step in (self.reached, event.step) if step is not None]
         stepped = self.stepped
-        if event.step is not None and phase not in stepped:
+        if event.step is not None and not event.step_recognised and phase not in stepped:
             stepped = (*stepped, phase)
         reached = max(known, default=None)
         return replace(self, last_end=event, was_asked=was_asked, stepped=stepped, reached=reached)

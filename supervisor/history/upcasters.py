@@ -12,7 +12,15 @@ from typing import Any
 FORMAT = 2
 """The format that is written now."""
 
-SINCE: Mapping[str, int] = {"TellStages": 2}
+SINCE: Mapping[str, int] = {
+    "TellStages": 2,
+    "CheckpointsFound": 2,
+    "CheckpointSetAside": 2,
+    "WorkersIdle": 2,
+    "LossesNotFinite": 2,
+    "CancelLaunch": 2,
+    "LaunchCancelled": 2,
+}
 """The format in which a kind of event or decision was added; kinds not in it are in format 1."""
 
 Record = dict[str, Any]

@@ -62,7 +62,8 @@ class Aside:
         return answers[0]
 
     def _silence(self) -> TimeoutError:
-        text = f"no answer within {self._deadline:g} s: does its file system hang?"
+        why = "does its file system hang, or are too many entries there?"
+        text = f"no answer within {self._deadline:g} s: {why}"
         return TimeoutError(errno.ETIMEDOUT, text, self._name)
 
 

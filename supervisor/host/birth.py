@@ -59,6 +59,20 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def drain_with_parent(parent: int) -> None:
+    """Let the kernel send this process SIGTERM when its parent, the process `parent`, ends."""
+    _prctl(_PR_SET_PDEATHSIG, _signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the line above
+        os.kill(os.getpid(), _signal.SIGTERM)
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent, the process `parent`, ends."""
+    _prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+
+
 def line(session: int, started: int) -> bytes:
     """The line of a session in the record."""
     text = b'{"session":%d,"started":%d}' % (session, started)

@@ -18,6 +18,8 @@ Messages are datagrams on a socket, marshalled tuples. It is told:
     orphans NUMBER      list the living processes whose parent has ended, without those in the
                         session of a living process that it started; answered by `orphans`
     contain PATH        start each process in a cgroup of its own below PATH; "": in none
+    until TIME          kill all at this time of CLOCK_BOOTTIME, unless a later one comes before
+                        (a fence: where guard and supervisor stood still, so did the message)
     within SECONDS      kill all unless this message comes again within that time (a lease)
     kill                kill all now
     kill_process PID    kill a process that it started, and all below it: the supervisor had no
@@ -164,6 +166,10 @@ class Guard:
             self._tell(("orphans", values[0], *self._orphans()))
         elif what == "contain":
             self._contain(values[0])
+        elif what == "until":
+            # We may have been frozen beyond the deadline: a new one that waited here spares nobody.
+            self._kills |= self._deadline is not None and _now() >= self._deadline
+            self._deadline = values[0]
         elif what == "within":
             self._deadline = _now() + values[0]
         elif what == "kill":

@@ -56,6 +56,13 @@ class Identity:
         return self.is_seen_from_here and _started(self.pid) != self.started
 
     @property
+    def state(self) -> str:
+        """The state of the process in one letter, as in `ps` (proc(5)); empty: it is dead, or
+        cannot be seen from here."""
+        fields = _stat(self.pid) if self.is_seen_from_here else None
+        return fields[0] if fields is not None and int(fields[19]) == self.started else ""
+
+    @property
     def is_seen_from_here(self) -> bool:
         """Whether its host and container are ours, so that its pid means the same here."""
         return (self.boot, self.namespace) == (_boot(), _namespace())
@@ -78,9 +85,15 @@ def _namespace() -> str:
 
 def _started(pid: int) -> int | None:
     """Return the start time in clock ticks since boot; None: no process, or only a zombie."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields is not None else None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the state on; None: no process, or only a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()  # its name may hold anything
-    return None if fields[0] in "ZX" else int(fields[19])
+    return None if fields[0] in "ZX" else fields

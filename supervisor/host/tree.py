@@ -9,6 +9,7 @@ import _signal  # type: ignore[import-not-found]  # `signal` costs the guard a m
 import os
 
 _LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")  # noqa: PTH110 (see above)
+_PF_EXITING = 0x4
 STOPPED, GONE = "Tt", "ZX"
 """States of a process (`Stat.state`): pathlib and enum would cost the guard a megabyte each."""
 
@@ -16,10 +17,12 @@ STOPPED, GONE = "Tt", "ZX"
 class Stat:
     """Facts from /proc/PID/stat."""
 
-    __slots__ = ("parent", "session", "started", "state")
+    __slots__ = ("flags", "parent", "session", "started", "state")
 
-    def __init__(self, state: str, parent: int, session: int, started: int) -> None:
-        """`started` is in clock ticks since boot: with the pid it names a process."""
+    def __init__(self, state: str, parent: int, session: int, started: int, flags: int = 0) -> None:
+        """`started` is in clock ticks since boot: with the pid it names a process. `flags` are the
+        kernel's (PF_*)."""
+        self.flags = flags
         self.state = state
         self.parent = parent
         self.session = session
@@ -33,13 +36,22 @@ def stat(pid: int) -> Stat | None:
             fields = file.read().rpartition(b")")[2].split()  # its name may hold anything
     except OSError:
         return None
-    return Stat(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+    return Stat(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]), int(fields[6]))
 
 
 def lives(pid: int) -> bool:
     """Whether the process exists and is no zombie."""
     seen = stat(pid)
     return seen is not None and seen.state not in GONE
+
+
+def works(pid: int) -> bool:
+    """Whether the process lives and is not being ended by the kernel.
+
+    The kernel closes the files of a process that ends before it becomes a zombie.
+    """
+    seen = stat(pid)
+    return seen is not None and seen.state not in GONE and not seen.flags & _PF_EXITING
 
 
 def pids() -> list[int]:

@@ -12,8 +12,11 @@ from typing import Any
 
 from supervisor.core.events import (
     CheckpointCommitted,
+    CheckpointSetAside,
+    CheckpointsFound,
     DevicesProbed,
     LaunchFailed,
+    LossesNotFinite,
     MaintenanceAnnounced,
     Noticed,
     PhaseBegun,
@@ -44,7 +47,7 @@ from supervisor.narrative.event_line import (
     count,
     job_event,
 )
-from supervisor.narrative.stop_text import NO_CHECKPOINT
+from supervisor.narrative.stop_text import no_checkpoint
 from supervisor.ports import Transition
 from supervisor.protocol.messages import (
     CompiledMessage,
@@ -90,12 +93,15 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
             yield job_event("checkpoint-without-journal", text, "warning", step=event.committed)
         return
     if not before.status.terminal:
-        text = "the previous supervisor was killed, or its machine was lost"
+        text = (
+            "the previous supervisor left no record of its end: it was killed, its machine was "
+            "lost, or it could not write"
+        )
         yield job_event("supervisor-lost", text, "warning", attempt=before.attempt)
     if before.exit_code is not None and ExitCode(before.exit_code).for_good:
         text = "the job had failed for good; counts start again at zero"
         yield job_event("counts-reset", text, code=before.exit_code)
-    yield from _checkpoints_gone(event.committed, before.budget.highest)
+    yield from _checkpoints_gone(t, event.committed, policy)
     used = budget_used(t.after, policy)
     highest = step_in_words(
         t.after.budget.highest, "no checkpoint yet", "highest committed step {}"
@@ -109,12 +115,14 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
     )
 
 
-def _checkpoints_gone(newest: int | None, highest: int | None) -> Iterator[Line]:
-    """Yields a warning if the checkpoint of the `highest` committed step is gone."""
+def _checkpoints_gone(t: Transition, newest: int | None, policy: RestartPolicy) -> Iterator[Line]:
+    """Yields a warning if the checkpoint of the highest committed step is gone; `newest` is the
+    newest that is there."""
+    highest = t.before.budget.highest
     if highest is None:
         return
     if newest is None:
-        text = NO_CHECKPOINT
+        text = no_checkpoint(t.before, policy)
     elif newest < highest:
         text = f"the newest checkpoint is of step {newest}"
     else:
@@ -232,12 +240,51 @@ def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy)
     if t.before.newest == t.after.newest:
         return
     text = f"checkpoint of step {event.step} is committed"
-    text += ends.no_progress(event.step, t.before.budget.highest)
+    highest = t.before.budget.highest
+    if t.after.budget.is_base(highest or 0):
+        text += f": the steps of the program count from here, step {highest} may be a base model's "
+        text += "or an earlier run's"
+    else:
+        text += ends.no_progress(event.step, highest)
     forgiven = t.before.budget.failures - t.after.budget.failures
     if forgiven:
         text += f": progress, {count(forgiven, 'charged failure')} forgiven"
     yield attempt_event(
         "checkpoint-committed", t.after.attempt, text, step=event.step, forgiven=forgiven
+    )
+
+
+def _checkpoints_found(
+    t: Transition, event: CheckpointsFound, policy: RestartPolicy
+) -> Iterator[Line]:
+    if t.before.checkpoints == t.after.checkpoints:
+        return
+    text = f"checkpoints found in {event.directory}: a new step there is progress; "
+    text += "set checkpoint.directory to choose another directory"
+    yield attempt_event("checkpoints-found", t.after.attempt, text, place=event.directory)
+
+
+def _checkpoint_set_aside(
+    t: Transition, event: CheckpointSetAside, policy: RestartPolicy
+) -> Iterator[Line]:
+    if t.before.group is None or t.before.attempt != event.attempt:
+        return
+    goes_on = step_in_words(
+        event.newest, "no checkpoint is left", "the attempt begins at the one of step {}"
+    )
+    advice = "suspect the disk; to use it all the same, move it back"
+    yield attempt_event(
+        "checkpoint-damaged",
+        event.attempt,
+        f"the checkpoint of step {event.step} is damaged ({event.reason}): moved to {event.place}; "
+        f"{goes_on}. What to do: {advice}",
+        "warning",
+        step=event.step,
+        place=event.place,
+        reason=event.reason,
+        files=list(event.files),
+        newest_committed_step=event.newest,
+        advice=advice,
     )
 
 
@@ -274,6 +321,28 @@ def _excused(t: Transition, event: SilenceExcused, policy: RestartPolicy) -> Ite
         yield job_event("silence-excused", why, "warning", seconds=seconds, reason=why)
 
 
+def _not_finite(t: Transition, event: LossesNotFinite, policy: RestartPolicy) -> Iterator[Line]:
+    group = t.before.group
+    if event.times > 1 or group is None or group.attempt != event.attempt:
+        return
+    kept = step_in_words(
+        event.before,
+        "no checkpoint from before it is known",
+        "the newest checkpoint from before it is of step {}, as far as is seen",
+    )
+    stays = "the attempt is ended if the losses stay so"
+    then = stays if event.finite is not None else "no loss was finite before it"
+    text = f"the loss of step {event.since} is NaN or Inf; {kept}; {then}"
+    yield attempt_event(
+        "loss-not-finite",
+        event.attempt,
+        text,
+        "warning",
+        step=event.since,
+        newest_committed_step=event.before,
+    )
+
+
 def _notice_lines(t: Transition, event: Noticed, policy: RestartPolicy) -> Iterator[Line]:
     yield notice_line(event.text, "info" if event.routine else "warning")
 
@@ -293,6 +362,8 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     WorkersStarted: _workers_started,
     WorkerReported: _reported,
     CheckpointCommitted: _committed,
+    CheckpointsFound: _checkpoints_found,
+    CheckpointSetAside: _checkpoint_set_aside,
     WorkersObserved: _observed,
     WorkersGone: ends.workers_gone_lines,
     LaunchFailed: ends.launch_failed,
@@ -303,4 +374,5 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     Noticed: _notice_lines,
     MaintenanceAnnounced: _announced,
     SilenceExcused: _excused,
+    LossesNotFinite: _not_finite,
 }

@@ -47,11 +47,13 @@ KEYS = {
     "from_snapshot": "true or false: true if the attempt resumed from a snapshot in memory",
     "forgiven": "number: how many charged failures no longer count, because the job made progress",
     "highest": "number: the highest step that was ever committed in the phase",
+    "files": "texts: the damaged files in a checkpoint; of many, the first ones by name",
     "found": "true or false: true if the probe saw the unit, and it does not work; false if it is "
     "missing, or nothing could be found out about it alone",
     "goodput": "number: the share of the time that became committed steps, from 0 to 1",
     "job": "text: the id of the job",
     "key": "text: the config key that changed",
+    "host": "text: the name of a host",
     "kind": "text: the kind of device, or of standby (`imports` or `ready`)",
     "limit": "number: how many occurrences of the same failure end the job",
     "longest_save": "number: the duration of the longest save so far, in seconds",
@@ -93,6 +95,8 @@ KEYS = {
     "restarts_in_all": "number: how many restarts were charged since the phase began",
     "root_cause": "text: the exception, status or exit by which the failure was judged",
     "saved": "true or false: true if a new checkpoint was committed",
+    "peers": "number: the median of the other ranks' seconds",
+    "step_seconds": "number: the seconds of a whole step",
     "seconds": "number: a duration in seconds: of what happened, or of what begins now",
     "signal": "text: the signal that killed the rank, e.g. `SIGKILL`; null: none",
     "signature": "text: a name of the failure, which is the same when it comes again; null: it "
@@ -140,8 +144,8 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "A supervisor has started and owns the job.", ("job", "phases", "version")
         ),
         "supervisor-lost": Kind(
-            "The previous supervisor ended before the job did: it was killed, or its machine "
-            "was lost.",
+            "The previous supervisor ended before the job did, and left no record of it: it was "
+            "killed, its machine was lost, or it could not write (exit code 74).",
             ("attempt",),
         ),
         "supervisor-failed": Kind(
@@ -185,7 +189,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
         ),
         "livelock": Kind(
             "The same failure comes after each new checkpoint, so the restart budget never runs "
-            "out.",
+            "out. It is a warning if `goodput` is below 0.8.",
             ("root_cause", "times", "restarts_in_all", "seconds", "goodput", "advice"),
         ),
         "stop-requested": Kind("Somebody asked the job to stop.", ("code", "detail")),
@@ -300,6 +304,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "The attempt completed its first step after a restart.",
             ("attempt", "step", "seconds", "parts", "lost_steps"),
         ),
+        "not-resumed": Kind(
+            "After a restart the program goes on at a step below the newest checkpoint, so it did "
+            "not restore it.",
+            ("attempt", "step", "newest_committed_step"),
+        ),
     },
     "What the program reports": {
         "output": Kind(
@@ -347,7 +356,9 @@ EVENTS: dict[str, dict[str, Kind]] = {
             NOTICE,
         ),
         "checkpoint-damaged": Kind(
-            "The trainer takes a damaged checkpoint of this job out of use.", NOTICE
+            "A damaged checkpoint of this job is taken out of use: by our trainer, or before a "
+            "launch (`checkpoint.verify`).",
+            (*NOTICE, "place", "reason", "files", "newest_committed_step", "advice"),
         ),
         "checkpoint-skipped": Kind(
             "The trainer skips a checkpoint that it cannot use. It may be another job's, so it is "
@@ -355,7 +366,13 @@ EVENTS: dict[str, dict[str, Kind]] = {
             NOTICE,
         ),
         "checkpoint-unverified": Kind(
-            "A checkpoint has no manifest: the trainer uses it without verification.", NOTICE
+            "A checkpoint has no manifest, or cannot be read to be verified (`reason`): it is used "
+            "without verification.",
+            (*NOTICE, "place", "reason"),
+        ),
+        "checkpoint-verified": Kind(
+            "The newest checkpoint is as it was committed (`checkpoint.verify`).",
+            ("step", "bytes", "seconds"),
         ),
         "checkpoint-read-broken-off": Kind(
             "The last read of a checkpoint did not complete: it is verified before the next one.",
@@ -377,14 +394,48 @@ EVENTS: dict[str, dict[str, Kind]] = {
             NOTICE,
         ),
         "manifest-not-written": Kind(
-            "A checkpoint is committed, but it cannot be verified later.", NOTICE
+            "A checkpoint is committed, but it cannot be verified later.", (*NOTICE, "reason")
         ),
         "snapshot-not-used": Kind(
             "A snapshot in memory cannot be used: a checkpoint is restored instead.", NOTICE
         ),
+        "save-awaited": Kind(
+            "SIGTERM came, and the next save of the program is the last one "
+            "(`command.save_on_sigterm`).",
+            NOTICE,
+        ),
+        "save-on-sigterm-off": Kind(
+            "SIGTERM does not save: this version of Orbax is not known "
+            "(`command.save_on_sigterm`).",
+            NOTICE,
+        ),
+        "resume-differs": Kind(
+            "A library that the program uses cannot resume to the same numbers: the text says why, "
+            "and what follows. Told once by each supervisor.",
+            NOTICE,
+        ),
+        "loss-not-finite": Kind(
+            "The loss of `step` is NaN or Inf, and the one before was finite; "
+            "`newest_committed_step` is of the newest checkpoint from before it.",
+            ("attempt", "step", "newest_committed_step"),
+        ),
         "snapshots-stopped": Kind("The trainer takes no more snapshots.", NOTICE),
         "worker-told-to-stop": Kind(
             "A worker got a SIGTERM that the supervisor did not send.", ("attempt", "rank")
+        ),
+        "checkpoints-found": Kind(
+            "The program commits its checkpoints in `place`, which the config does not name: new "
+            "steps are looked for there from now on.",
+            ("attempt", "place"),
+        ),
+        "checkpoints-elsewhere": Kind(
+            "The program also commits checkpoints in `place`, which do not count: only those in "
+            "the directory that was found do.",
+            ("place",),
+        ),
+        "checkpoint-incomplete": Kind(
+            "An attempt that did not end well has left a newest checkpoint which is not complete.",
+            ("place",),
         ),
         "checkpoint-committed": Kind(
             "A checkpoint was committed.", ("attempt", "step", "forgiven")
@@ -439,6 +490,9 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "standby-unfit": Kind(
             "The standby does not fit the next attempt, which starts without it."
         ),
+        "standby-limited": Kind(
+            "A standby leaves out a part of what it could prepare.", ("reason",)
+        ),
         "standby-lost": Kind(
             "The standby is gone, so the next attempt starts without it.", ("reason",)
         ),
@@ -465,7 +519,9 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "The process that probes devices could not be started beforehand.", ("reason",)
         ),
         "sigterm-reaction": Kind(
-            "How the workers react to SIGTERM, and so whether they can save.", ("ranks", "reason")
+            "How the workers react to SIGTERM, and so whether they can save. Where a person asked, "
+            "the reason `interrupt` means that they get SIGINT in its place.",
+            ("ranks", "reason"),
         ),
         "process-lives-on": Kind(
             "A process lives on after its worker has ended, and gets SIGTERM too; pid null: "
@@ -480,6 +536,21 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "rank-killed": Kind(
             "A rank has failed, but its process does not end, so the supervisor kills it.",
             ("rank",),
+        ),
+        "workers-idle": Kind(
+            "The workers have done nothing for some minutes, and nothing in the config says what "
+            "that means.",
+            ("seconds",),
+        ),
+        "losses-doubtful": Kind(
+            "Lines that were taken for steps show a loss that is NaN or Inf. Nothing is decided by "
+            "such lines.",
+            ("step", "number"),
+        ),
+        "straggler": Kind(
+            "The host of a rank needs so much longer than its peers for its part of each step that "
+            "all wait for it. `seconds`, `peers` and `step_seconds` are of one step.",
+            ("rank", "host", "seconds", "peers", "step_seconds"),
         ),
         "message-refused": Kind(
             "A worker sent a message that the supervisor does not understand.", ("rank", "reason")
@@ -504,9 +575,34 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "pattern-off": Kind(
             "A pattern took too long too often: it is off for the rest of the attempt.", ("detail",)
         ),
+        "steps-recognised": Kind(
+            "Steps are read from lines of the output such as `detail`; nobody reports them, and "
+            "no pattern is given.",
+            ("phase", "detail"),
+        ),
+        "steps-dropped": Kind(
+            "Lines such as `detail` were read as steps, and are none: their number fell.",
+            ("phase", "detail"),
+        ),
         "pattern-unmatched": Kind("The progress pattern found no step in the output.", ("detail",)),
         "device-in-use": Kind("A process keeps an accelerator open.", ("reason",)),
+        "host-lost": Kind(
+            "A host was lost, or cut off from the supervisor: its guard kills its workers.",
+            ("unit", "reason"),
+        ),
+        "host-unusable": Kind("A host of the cluster is not used.", ("unit", "reason")),
+        "cluster-lost": Kind(
+            "The cluster does not answer; workers run on while their agents are answered.",
+            ("reason",),
+        ),
         "guard-lost": Kind("The guard process died or failed.", ("reason",)),
+        "ray-cluster-open": Kind(
+            "The Ray cluster has no token, so everybody who reaches it can run code in it."
+        ),
+        "ray-helper-replaced": Kind(
+            "The process that speaks to Ray ended or hung, and another one took its place.",
+            ("reason",),
+        ),
         "leftovers-killed": Kind(
             "Processes of an earlier supervisor were still running, and were killed.", ("pids",)
         ),
@@ -535,6 +631,9 @@ EVENTS: dict[str, dict[str, Kind]] = {
         ),
         "drill-armed": Kind("A fault injection of the config (`faults`) is armed.", ("detail",)),
         "drill-fired": Kind("A fault injection of the config has happened.", ("detail",)),
+        "allocation-end-unusable": Kind(
+            "The environment names no usable end of the batch system's allocation.", ("reason",)
+        ),
         "preemption-unheard": Kind(
             "The source of preemption notices does not answer.", ("reason",)
         ),
@@ -569,7 +668,9 @@ EVENTS: dict[str, dict[str, Kind]] = {
             ("reason",),
         ),
         "checkpoints-unseen": Kind(
-            "The program says that it saves, but no new checkpoint is found in `place`.", ("place",)
+            "The program seems to save, or the budget is spent before any checkpoint was seen: no "
+            "new one is found in `place`.",
+            ("place",),
         ),
         "outputs-deleted": Kind(
             "The disk was full, so the output of an old attempt was deleted.",
@@ -605,6 +706,12 @@ EVENTS: dict[str, dict[str, Kind]] = {
             ("place",),
         ),
         "bucket-copy-failed": Kind("A file could not be copied to the bucket.", ("reason",)),
+        "lease-overdue": Kind(
+            "The lease on model_dir is not renewed in time, because `place` cannot be written. "
+            "What the supervisor writes there waits; if that lasts, it kills the workers and ends.",
+            ("place", "seconds"),
+        ),
+        "lease-renewed": Kind("The lease on model_dir is renewed again.", ("place",)),
         "bucket-unwritable": Kind(
             "The bucket cannot be written; the supervisor tries again.", ("reason",)
         ),
@@ -643,6 +750,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "success-by-exit-code": Kind(
             "The config does not define the success of a phase, so exit code 0 is a success.",
             ("phase",),
+        ),
+        "defaults-chosen": Kind(
+            "The job has a command and no config, so these values were chosen for it; null: the "
+            "command line gives the value.",
+            ("place", "max_num_restarts"),
         ),
         "job-place": Kind("The job is in a bucket.", ("place", "directory")),
         "files-exposed": Kind("Other users may change the job's files.", ("place",)),

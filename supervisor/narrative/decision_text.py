@@ -7,6 +7,7 @@ from typing import Any, assert_never
 
 from supervisor.core.decisions import (
     BeginPhase,
+    CancelLaunch,
     Decision,
     DumpStacks,
     FinishJob,
@@ -19,6 +20,8 @@ from supervisor.core.decisions import (
     TellStages,
     Wait,
 )
+from supervisor.core.events import LaunchCancelled, SupervisorStarted, WorkersGone
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Status
 from supervisor.diagnosis.failure import told_survivors
@@ -28,13 +31,18 @@ from supervisor.narrative.failure_text import record
 from supervisor.narrative.findings import finding_lines
 from supervisor.ports import Transition
 
+_SAY_WHERE = (
+    "If the program saves checkpoints, name their folder: "
+    "--set trainer.init.checkpoint.directory=FOLDER."
+)
+
 
 def decision_lines(decision: Decision, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
     """Yields the lines of one decision of a transition."""
     state = t.after
     match decision:
         case StartWorkers(attempt, _, reason):
-            start = step_in_words(state.newest, "from the beginning", "from committed step {}")
+            start = _start_in_words(decision, t, policy)
             where = device_text.where(decision, policy)
             yield job_event(
                 "attempt-started",
@@ -64,12 +72,22 @@ def decision_lines(decision: Decision, t: Transition, policy: RestartPolicy) -> 
             yield job_event("backoff", text, seconds=seconds, next_attempt=after, reason=reason)
         case TellRecovery() | TellLivelock():
             yield from finding_lines(decision)
-        case TellStages():
+        case TellStages() | CancelLaunch():
             pass  # it is only for readers of the journal
         case FinishJob():
             yield from _end_lines(decision, t, policy)
         case unknown:
             assert_never(unknown)
+
+
+def _start_in_words(start: StartWorkers, t: Transition, policy: RestartPolicy) -> str:
+    """Returns where an attempt goes on, as far as that is known."""
+    newest, event = t.after.newest, t.event
+    if newest is None:
+        is_sure = start.attempt == 1 or not policy.phases[start.phase].finds_checkpoints
+        return "from the beginning" if is_sure else "from the beginning, as far as is seen"
+    is_last = not isinstance(event, WorkersGone) or event.unproven is None
+    return f"from committed step {newest}" if is_last else f"from committed step {newest} or later"
 
 
 def _end_lines(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
@@ -88,14 +106,19 @@ def _end_lines(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator
             "advice", f"what to do: {advice}", level, code="wait-for-capacity", advice=advice
         )
     elif failure is not None:
-        text = f"what to do: {failure.advice}"
-        yield job_event("advice", text, level, code=failure.rule, advice=failure.advice)
+        advice = failure.advice
+        finds = policy.phases[t.after.phase].finds_checkpoints
+        if code is ExitCode.BUDGET_SPENT and finds and t.after.budget.highest is None:
+            advice += f" {_SAY_WHERE}"
+        yield job_event("advice", f"what to do: {advice}", level, code=failure.rule, advice=advice)
 
 
 def _order_lines(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition) -> Iterator[Line]:
     """Yields the line that a running group gets a signal, is killed, or dumps its stacks.
 
-    A kill has a line only if there is anybody to kill, or if no worker's exit is known yet.
+    A kill has a line only if there is anybody to kill, or if no worker's exit is known yet. The
+    kill by which a new supervisor makes sure that nothing is left of the last attempt has none:
+    `leftovers-killed` names what was left. Nor has that of an attempt without a worker yet.
     """
     match order:
         case DumpStacks(attempt, reason):
@@ -103,10 +126,11 @@ def _order_lines(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition)
             yield attempt_event(
                 "hang-detected", attempt, text, "error", **stage_keys(t), reason=reason
             )
-        case SignalWorkers(attempt, reason):
+        case SignalWorkers(attempt, reason, interrupt):
             assert t.after.due is not None
             left = max(0.0, t.after.due - t.event.at)
-            text = f"sent SIGTERM ({reason}); SIGKILL after {left:.4g} s"
+            what = "SIGTERM or SIGINT" if interrupt else "SIGTERM"
+            text = f"sent {what} ({reason}); SIGKILL after {left:.4g} s"
             yield attempt_event(
                 "workers-told-to-stop", attempt, text, "warning", seconds=left, reason=reason
             )
@@ -114,7 +138,8 @@ def _order_lines(order: DumpStacks | SignalWorkers | KillWorkers, t: Transition)
             group = t.after.group
             survivors = group.survivors if group is not None and group.lingers else ()
             workers = group.live_pids if group is not None and not group.abandoned else ()
-            if survivors or workers or not exits:
+            is_precaution = isinstance(t.event, SupervisorStarted | LaunchCancelled)
+            if not is_precaution and (survivors or workers or not exits):
                 named = f"; still there: {told_survivors(survivors)}" if survivors else ""
                 whom = f" (pid {', '.join(map(str, workers))})" if workers else ""
                 text = f"killing the remaining processes{whom}: {reason}{named}"

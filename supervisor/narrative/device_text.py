@@ -55,8 +55,8 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
         )
     if event.problem is None and before.capacity_check is not None:
         healthy = len(event.healthy)
-        text = f"{healthy} of {count(len(phase.units), unit(phase))} are healthy"
-        units, whole = list(event.healthy), len(phase.units)
+        text = f"{healthy} of {count(phase.num_units, unit(phase))} are healthy"
+        units, whole = list(event.healthy), phase.num_units
         yield job_event("devices-probed", text, units=units, num_units=whole)
     if after.budget != before.budget:
         blame = "the probe found the devices healthy, so the failure is charged"
@@ -88,7 +88,9 @@ def missing_units(
             found |= {bad.unit: bad.reason for bad in event.bad if not bad.found}
             found = {name: why for name, why in found.items() if name not in event.healthy}
     used = state.ladder.units(phase) if state.status is Status.RUNNING else ()
-    return {name: found[name] for name in phase.units if name in found and name not in used}
+    return {
+        name: found[name] for name in phase.units or found if name in found and name not in used
+    }
 
 
 def capacity_advice(t: Transition, policy: RestartPolicy) -> str | None:

@@ -25,6 +25,13 @@ the same events as sentences. Read `event` and the keys: names and keys stay, se
  "event": "attempt-failed", "text": "failed: ...", "attempt": 1, "rank": 0,
  "code": "{_KILLED.name}", "verdict": "{_KILLED.verdict}", "root_cause": "killed by SIGKILL"}}
 ```
+
+For example, why each attempt failed:
+
+```bash
+supervise run trainer.yaml --log-format json |
+    jq -c 'select(.event == "attempt-failed") | [.attempt, .code, .root_cause]'
+```
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 
 from supervisor.core.budget import Charge
@@ -11,6 +12,7 @@ from supervisor.core.events import LaunchFailed, StopSource, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure, WorkerExit
+from supervisor.diagnosis.signals import signal_of
 from supervisor.narrative.decision_text import stage_keys, step_in_words
 from supervisor.narrative.event_line import (
     Line,
@@ -72,11 +74,12 @@ def workers_gone_lines(t: Transition, event: WorkersGone, policy: RestartPolicy)
     """Yields the lines about an attempt of which no process is left, and why it ended."""
     if t.before.group is None or t.before.group.attempt != event.attempt:
         return
+    event = replace(event, committed=t.before.budget.own(event.committed))
     newest, end = t.before.newest, _end_of(t, event)
     failure = t.after.last_failure if end is AttemptEnd.FAILED else None
     for ended in event.exits[max(len(t.before.group.exits), t.before.group.seen) :]:
         yield rank_ended_line(t, ended)
-    yield _attempt_ended_line(event, end, failure)
+    yield _attempt_ended_line(t, event, end, failure)
     if event.committed is not None and (newest is None or event.committed > newest):
         text = f"checkpoint of step {event.committed} was committed"
         text += no_progress(event.committed, t.before.budget.highest)
@@ -85,7 +88,7 @@ def workers_gone_lines(t: Transition, event: WorkersGone, policy: RestartPolicy)
         )
     drain, is_done = t.before.drain, end is AttemptEnd.SUCCEEDED
     if t.before.ends_group and not is_done:
-        yield stopped(t, event, t.before.group.saved)
+        yield stopped(t, event, t.before.group.saved, policy)
         if drain is not None and drain.source is StopSource.PREEMPTION and drain.begins is None:
             yield notice_used(t, event, drain, policy)
     if event.doubt is not None and is_done:
@@ -101,21 +104,37 @@ def workers_gone_lines(t: Transition, event: WorkersGone, policy: RestartPolicy)
 
 
 def rank_ended_line(t: Transition, ended: WorkerExit) -> Line:
-    """Returns the line that says how a worker of the live group ended."""
+    """Returns the line that says how a worker of the live group ended.
+
+    It is no warning if we asked for that end. Output is read late: a step from there need not be
+    the last one.
+    """
     group, doing = t.before.group, t.before.liveness
     assert group is not None
     where = f" in stage {doing.stage}" if doing.stage is not None else ""
-    where += step_in_words(doing.step, "", " after step {}")
+    later = " or later" if doing.recognised or doing.in_output else ""
+    where += step_in_words(doing.step, "", f" after step {{}}{later}")
     return attempt_event(
         "rank-ended",
         group.attempt,
         f"rank {ended.rank} ended: {ended}{where}",
-        "info" if ended.clean or group.killing else "warning",
+        "info" if ended.clean or group.killing or _as_asked(t, ended) else "warning",
         rank=ended.rank,
         code=ended.code,
         signal=ended.signal,
         **stage_keys(t),
     )
+
+
+def _as_asked(t: Transition, ended: WorkerExit) -> bool:
+    """Whether the worker ended by the signal that the supervisor had sent it: SIGINT only for a
+    person."""
+    hang = t.before.group.hang if t.before.group is not None else None
+    was_sent = t.before.ends_group and (hang is None or hang.asked)
+    drain = t.before.drain
+    by_person = drain is not None and drain.source is StopSource.PERSON
+    asked_by = ("SIGTERM", "SIGINT") if by_person else ("SIGTERM",)
+    return was_sent and not ended.told_to_stop and signal_of(ended) in asked_by
 
 
 def launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> Iterator[Line]:
@@ -129,16 +148,25 @@ def launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> 
         yield from _failure_lines(event.attempt, failure, t.after, policy)
 
 
-def _attempt_ended_line(event: WorkersGone, end: AttemptEnd, failure: Failure | None) -> Line:
+def _attempt_ended_line(
+    t: Transition, event: WorkersGone, end: AttemptEnd, failure: Failure | None
+) -> Line:
     """Returns the line that says how far the attempt came."""
     start = event.resumed_from if event.starting_step is None else event.starting_step
-    newest = step_in_words(event.committed, "no checkpoint was found", "newest checkpoint: step {}")
+    none = step_in_words(
+        t.before.newest,
+        "no checkpoint was found",
+        "no checkpoint is there now; the newest was of step {}",
+    )
+    kept = step_in_words(event.committed, none, "newest checkpoint: step {}")
+    if event.unproven is not None and not t.before.ends_group:
+        kept += f"; step {event.unproven} is complete, but was not seen closed"
     ran = "" if event.step is None else f" at step {event.step}"
     ran += "" if event.step is None or start is None else f", from step {start}"
     return attempt_event(
         "attempt-ended",
         event.attempt,
-        f"ended{ran}: {end}; {newest}",
+        f"ended{ran}: {end}; {kept}",
         status=end,
         starting_step=start,
         from_snapshot=event.from_snapshot,
@@ -150,11 +178,11 @@ def _attempt_ended_line(event: WorkersGone, end: AttemptEnd, failure: Failure | 
 
 
 def _steps_progressed(step: int | None, start: int | None, end: AttemptEnd) -> int | None:
-    """Returns how many steps an attempt completed; None: not known, because the
-    supervisor that counted them has ended."""
+    """Returns how many steps an attempt completed; None: not known, because the supervisor that
+    counted them has ended, or because nobody told where the attempt began."""
     if step is None:
         return None if end is AttemptEnd.LOST else 0
-    return max(0, step - (start or 0))
+    return max(0, step - start) if start is not None else None
 
 
 def _failure_lines(

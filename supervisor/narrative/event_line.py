@@ -58,11 +58,14 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def budget_used(state: JobState, policy: RestartPolicy) -> str:
-    """Returns, in words, what the phase has spent since its last progress, and in all."""
+def budget_used(state: JobState, policy: RestartPolicy, *, with_preemptions: bool = False) -> str:
+    """Returns, in words, what the phase has spent since its last progress, and in all.
+
+    `with_preemptions`: name the preemptions also where there were none.
+    """
     limits = policy.phases[state.phase]
     text = f"{state.budget.restarts} of {limits.max_num_restarts} restarts"
-    if state.budget.preemptions:
+    if state.budget.preemptions or with_preemptions:
         text += f" and {state.budget.preemptions} of {limits.max_num_preemptions} preemptions"
     text += " used since the last progress"
     if limits.max_total_restarts is not None:

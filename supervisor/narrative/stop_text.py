@@ -6,14 +6,23 @@ from functools import partial
 
 from supervisor.core.events import WorkersGone
 from supervisor.core.policy import RestartPolicy
-from supervisor.core.state import Drain
+from supervisor.core.state import Drain, JobState
 from supervisor.narrative.event_line import Line, attempt_event, count, job_event
 from supervisor.ports import Transition
 
-NO_CHECKPOINT = "no checkpoint was found in trainer.init.checkpoint.directory"
+
+def no_checkpoint(state: JobState, policy: RestartPolicy) -> str:
+    """Returns that the phase of `state` has no checkpoint, and where supervise looked for one."""
+    if state.checkpoints is not None:
+        return "no checkpoint is left in the directory in which they were found"
+    if policy.phases[state.phase].finds_checkpoints:
+        return (
+            "no checkpoint was found, neither in model_dir nor where the program was seen to write"
+        )
+    return "no checkpoint was found in trainer.init.checkpoint.directory"
 
 
-def stopped(t: Transition, event: WorkersGone, before: int | None) -> Line:
+def stopped(t: Transition, event: WorkersGone, before: int | None, policy: RestartPolicy) -> Line:
     """Returns the line about what was saved since the group was asked to end. `before` was the
     newest committed step at that time."""
     newest = _newest(t, event, before)
@@ -22,9 +31,13 @@ def stopped(t: Transition, event: WorkersGone, before: int | None) -> Line:
         kept = f"step {newest} was saved"
     else:
         kept = (
-            NO_CHECKPOINT
+            no_checkpoint(t.before, policy)
             if newest is None
             else f"no new checkpoint, the newest is of step {newest}"
+        )
+    if event.unproven is not None:
+        kept += (
+            f"; step {event.unproven} is complete, but was not seen closed, so it does not count"
         )
     text = f"stopped: {kept}; {_lost_work(event, newest)}"
     lost = _num_lost_steps(event, newest)
@@ -43,13 +56,14 @@ def notice_used(t: Transition, event: WorkersGone, drain: Drain, policy: Restart
     """Returns the line that says whether a save fitted into the notice of a preemption."""
     seconds, newest = event.at - drain.at, _newest(t, event, drain.highest)
     taken = f"{seconds:.1f} s"
-    if policy.preemption_notice is not None:
-        taken += f" (of {policy.preemption_notice:g})"
+    notice = policy.preemption_notice if drain.notice is None else drain.notice
+    if notice is not None:
+        taken += f" (of {notice:.4g})"
     tell = partial(
         job_event,
         attempt=event.attempt,
         seconds=seconds,
-        notice_seconds=policy.preemption_notice,
+        notice_seconds=notice,
         ending_step=event.step,
         lost_steps=_num_lost_steps(event, newest),
     )
@@ -79,14 +93,19 @@ def _is_above(newest: int | None, before: int | None) -> bool:
 
 
 def _num_lost_steps(event: WorkersGone, newest: int | None) -> int | None:
-    """Returns how many steps are lost; None: not known."""
-    return None if event.step is None or newest is None else max(0, event.step - newest)
+    """Returns how many steps are lost; None: not known, as where a step may prove good."""
+    if event.step is None or newest is None or event.unproven is not None:
+        return None
+    return max(0, event.step - newest)
 
 
 def _lost_work(event: WorkersGone, newest: int | None) -> str:
     if event.step is None:
         return "the lost work is not known, because the program reported no steps"
     reported = f"(last reported step: {event.step})"
+    if event.unproven is not None:
+        most = count(max(0, event.step - (newest or 0)), "step")
+        return f"lost: at most {most} {reported}"
     if newest is None:
         return f"all work is lost, unless the program saved it elsewhere {reported}"
     return f"lost since then: {count(_num_lost_steps(event, newest) or 0, 'step')} {reported}"

@@ -4,7 +4,10 @@ Orbax commits on POSIX by renaming `N.orbax-checkpoint-tmp` to `N`, and from 0.1
 `commit_success.txt`. On object stores the final name exists from the start, and only the marker
 shows the commit. `_CHECKPOINT_METADATA` has `commit_timestamp_nsecs`, set just before the rename:
 this proves a commit on POSIX together with the final name, and never on an object store.
-Modification times prove nothing. AXLearn writes `index` last, Levanter `metadata.json`.
+Modification times prove nothing. Others write a marker of their own last; `checkpoint_layouts` has
+all of them.
+
+Other programs commit nothing: such a step counts only if the caller has a proof for it.
 
 A checkpoint of an older Orbax that is copied from a disk into a bucket has no marker there, and
 looks like a save that is still running.
@@ -20,22 +23,52 @@ overwrite the one that could not be read.
 
 from __future__ import annotations
 
-import re
+import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import ELOOP
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from .checkpoint_layouts import (
+    MARKER,
+    METADATA,
+    NESTED,
+    TEMPORARY,
+    Marker,
+    markers_of,
+    step_of,
+)
+from .messages import printable
 from .reading import UnreadableError, parse_object, read
 
-MARKER = "commit_success.txt"
-METADATA = "_CHECKPOINT_METADATA"
+__all__ = ["MARKER", "METADATA", "step_of"]
 
-_STEP_NAME = re.compile(r"(?:[A-Za-z][\w.-]*[_-])?(\d{1,18})")
+Proof = Callable[[Path], bool]
+"""Returns True for a step that nothing commits if it is proven complete all the same."""
+
+
+class OwnNames(Protocol):
+    """Which names of steps count: those of a layout that the config describes, or some of the usual
+    ones."""
+
+    @property
+    def is_described(self) -> bool:
+        """Whether the config describes the layout, so that no other one counts."""
+        ...
+
+    @property
+    def marker(self) -> str | None:
+        """The file in a step's folder that commits it; None: a step is a file without a commit."""
+        ...
+
+    def step_of(self, name: str) -> int | None:
+        """Parse the step from a name; None: the name is not that of a step."""
+        ...
+
+
 MAX_METADATA = 4 << 20
 """Largest metadata file in bytes. Orbax writes a few hundred, and a program may add its own."""
-_TEMPORARY = ".orbax-checkpoint-tmp"
 _MAKE_A_FILE = {
     "gs": "echo copied | gcloud storage cp -",
     "s3": "echo copied | aws s3 cp -",
@@ -43,21 +76,11 @@ _MAKE_A_FILE = {
 """The command that makes a file, without the URI at its end, by the URI's scheme."""
 
 
-def step_of(name: str) -> int | None:
-    """Parse the step from a checkpoint's directory name, `[prefix_][zero padding]step`; None: the
-    name is not of that form."""
-    if _TEMPORARY in name:
-        return None
-    match = _STEP_NAME.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def markers(name: str) -> tuple[str, ...]:
-    """Return the names of files that commit the step in a directory `name`: a program writes one of
-    them last."""
-    if name.startswith("step_"):
-        return (MARKER, "index")
-    return (MARKER, "metadata.json") if name.startswith("step-") else (MARKER,)
+def committing_files(name: str) -> tuple[str, ...]:
+    """Return the relative paths of all files that may commit the step in a directory `name`. A save
+    writes those that it has anew."""
+    marked = (marker.file for marker in markers_of(name, in_bucket=False))
+    return (*marked, METADATA, *(f"{inner}/{METADATA}" for inner in NESTED))
 
 
 def was_committed(metadata: bytes | None) -> bool:
@@ -69,20 +92,31 @@ def was_committed(metadata: bytes | None) -> bool:
         return False
 
 
-def is_committed(directory: Path, *, posix: bool = True) -> bool:
-    """True if the checkpoint in `directory` is committed, so that it can be restored.
+def is_committed(
+    path: Path, *, posix: bool = True, proven: Proof | None = None, own: OwnNames | None = None
+) -> bool:
+    """True if the checkpoint in `path`, a folder or a file, is committed, so that it can be
+    restored.
 
     `posix` is False where a directory appears under its final name before it is complete: on an
-    object store and on a mount of one.
+    object store and on a mount of one. `proven` decides about a step that nothing commits; without
+    it, or where `posix` is False, no such step is committed. With `own`, only its layout counts.
 
     Raises:
         OSError: it cannot be read now.
     """
-    if step_of(directory.name) is None:
+    if (step_of if own is None else own.step_of)(path.name) is None:
         return False
-    if any(_is_valid_marker(directory / marker) for marker in markers(directory.name)):
+    if isinstance(path, Path) and _is_empty_folder(path):
+        return False
+    if own is not None and own.is_described:
+        return _is_own_committed(path, own, posix, proven)
+    in_bucket = not isinstance(path, Path)
+    if any(_is_valid(marker, path) for marker in markers_of(path.name, in_bucket=in_bucket)):
         return True
-    return posix and was_committed(_read(directory / METADATA))
+    if posix and (was_committed(_read(path / METADATA)) or _holds_a_whole_checkpoint(path)):
+        return True
+    return posix and proven is not None and proven(path)
 
 
 def committed_at(directory: Path) -> int | None:
@@ -102,21 +136,24 @@ def committed_at(directory: Path) -> int | None:
     return at if isinstance(at, int) else None
 
 
-def committed_steps(root: Path, *, posix: bool = True) -> Iterator[tuple[int, Path]]:
-    """Yield every committed checkpoint under `root` as (step, path), newest first.
+def committed_steps(
+    root: Path, *, posix: bool = True, proven: Proof | None = None, own: OwnNames | None = None
+) -> Iterator[tuple[int, Path]]:
+    """Yield every committed checkpoint under `root` as (step, path), newest first; for `proven` and
+    `own` see `is_committed`.
 
     Raises:
         OSError: the storage does not say now whether the next checkpoint is committed.
     """
-    for step, entry in _steps(root):
-        if is_committed(entry, posix=posix):
+    for step, entry in step_entries(root, own):
+        if is_committed(entry, posix=posix, proven=proven, own=own):
             yield step, entry
 
 
 def unmarked_copies(root: Path) -> Iterator[str]:
     """Yield the names of steps under `root`, a mounted bucket, that were committed on a disk and
     copied here without a marker. Only steps above the newest committed one, newest first."""
-    for _, entry in _steps(root):
+    for _, entry in step_entries(root):
         if is_committed(entry, posix=False):
             return
         if was_committed(_read(entry / METADATA)):
@@ -124,15 +161,20 @@ def unmarked_copies(root: Path) -> Iterator[str]:
 
 
 def unreadable_markers(root: Path) -> Iterator[str]:
-    """Yield a warning for each file under `root` that has the name of a marker or of metadata, but
-    cannot be read, so that its step does not count. Only above the newest committed step."""
-    for _, entry in _steps(root):
+    """Yield a warning for each thing in a step under `root` that has the name of one of its markers
+    or of metadata, but is no file that can be read, so that the step does not count; and for each
+    step that is a link to itself. Only above the newest committed step."""
+    for _, entry in step_entries(root):
         if is_committed(entry):
             return
-        for name in (*markers(entry.name), METADATA):
+        if _is_endless_link(entry):
+            yield f"{printable(str(entry))} is a link that leads to no file: remove it"
+            continue
+        is_json = {each.file: each.is_json for each in markers_of(entry.name, in_bucket=False)}
+        for name, is_read in {**is_json, METADATA: True}.items():
             path = entry / name
             try:
-                if path.suffix == ".json" or name == METADATA:
+                if is_read:
                     read(path, MAX_METADATA)
                 elif not _is_regular_file(path) and path.lstat():
                     read(path, 0)
@@ -153,18 +195,48 @@ def unmarked_warning(place: str) -> str:
     )
 
 
-def _steps(root: Path) -> list[tuple[int, Path]]:
+def step_entries(root: Path, own: OwnNames | None = None) -> list[tuple[int, Path]]:
+    """Return what has the name of a step under `root` as (step, path), newest first: folders and
+    files, committed or not.
+
+    Raises:
+        OSError: `root` cannot be read now.
+    """
+    parse = step_of if own is None else own.step_of
     try:
-        found = [
-            (step, path) for path in root.iterdir() if (step := step_of(path.name)) is not None
-        ]
+        found = [(step, path) for path in root.iterdir() if (step := parse(path.name)) is not None]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(found, reverse=True)
 
 
-def _is_valid_marker(path: Path) -> bool:
-    if path.suffix != ".json":
+def _is_own_committed(path: Path, own: OwnNames, posix: bool, proven: Proof | None) -> bool:
+    if own.marker is not None:
+        return _is_regular_file(path / own.marker)
+    return posix and proven is not None and proven(path)
+
+
+def _is_empty_folder(path: Path) -> bool:
+    """True if `path` is a folder without entries: there may be thousands, which one look settles.
+    If it cannot be read, whoever wants more of it says why."""
+    try:
+        with os.scandir(path) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
+
+
+def _holds_a_whole_checkpoint(step: Path) -> bool:
+    """True if a folder in `step` is a whole checkpoint of Orbax, committed by its rename, and none
+    is being written."""
+    if not any(was_committed(_read(step / name / METADATA)) for name in NESTED):
+        return False
+    return not any(TEMPORARY in path.name for path in step.iterdir())
+
+
+def _is_valid(marker: Marker, step: Path) -> bool:
+    path = step / marker.file
+    if not marker.is_json:
         return _is_regular_file(path)
     try:
         parse_object(_read(path) or b"", path)
@@ -184,6 +256,15 @@ def _is_regular_file(path: Path) -> bool:
         if error.errno == ELOOP:  # a link to itself never leads to a file
             return False
         raise
+
+
+def _is_endless_link(path: Path) -> bool:
+    """True if `path` is a link that leads back to itself."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == ELOOP
+    return False
 
 
 def _read(path: Path) -> bytes | None:

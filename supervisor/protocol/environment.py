@@ -38,6 +38,8 @@ EXECUTABLES = PREFIX + "EXECUTABLES"
 """The directory in which a worker may keep compiled programs for later attempts."""
 STEPS_FROM_OUTPUT = PREFIX + "STEPS_FROM_OUTPUT"
 """Set if the supervisor reads steps from the worker's output: then the bootstrap reports none."""
+SAVE_ON_SIGTERM = PREFIX + "SAVE_ON_SIGTERM"
+"""Set if the bootstrap is to save on SIGTERM (`command.save_on_sigterm`)."""
 STANDBY = PREFIX + "STANDBY"
 """`descriptor:mode` in a process that is to wait as a standby (`protocol.standby`)."""
 MODULES_FILE = PREFIX + "MODULES_FILE"
@@ -45,6 +47,9 @@ MODULES_FILE = PREFIX + "MODULES_FILE"
 standby."""
 PRELOAD = PREFIX + "PRELOAD"
 """The modules that a standby imports, separated by commas; unset: those in `MODULES_FILE`."""
+LEFT_OUT = PREFIX + "LEFT_OUT"
+"""The modules that a standby found it cannot import, separated by commas: it began again without
+them."""
 LINEAGE = PREFIX + "LINEAGE"
 """`job@instance` of the supervisor, preceded by those of the supervisors that it runs under. It
 shows people which job a process belongs to. It proves nothing: a program can change its
@@ -63,16 +68,26 @@ STALE_TOPOLOGY = (
     "MEGASCALE_SLICE_ID",
     "MEGASCALE_PORT",
     "JAX_COORDINATOR_ADDRESS",
+    "JAX_COORDINATOR_BIND_ADDRESS",
+    "JAX_LOCAL_DEVICE_IDS",
     "JAX_NUM_PROCESSES",
+    "JAX_PARTITION_INDEX",
     "JAX_PROCESS_ID",
+    "JAX_SLICE_INDEX",
+    "OMPI_MCA_orte_hnp_uri",
+    "SLURM_LOCALID",
     "CLOUD_TPU_TASK_ID",
     "TPU_PROCESS_ADDRESSES",
     "TPU_PROCESS_BOUNDS",
     "TPU_PROCESS_PORT",
 )
-"""Variables with the topology of an earlier attempt. If they stay, `jax.distributed.initialize()`
-hangs after a preemption (Ray issue 62893). They are removed only where the supervisor itself sets
-the topology."""
+"""Variables with the topology of an earlier attempt, or of the launcher of the supervisor. If they
+stay, `jax.distributed.initialize()` hangs after a preemption (Ray issue 62893). They are removed
+only where the supervisor itself sets the topology.
+
+JAX needs the variable of Open MPI, and that of Slurm among others, to recognise these launchers. It
+would then show each worker only the device with the supervisor's own index. Other `SLURM_*` stay,
+for programs that read them."""
 HOST_TOPOLOGY = (
     "ALT",
     "CHIPS_PER_HOST_BOUNDS",

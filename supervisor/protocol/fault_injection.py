@@ -44,6 +44,8 @@ class InjectedFault:
     message: str = "injected by a drill"
     exit_code: int | None = None
     hang: bool = False
+    slow_input: float | None = None
+    """From then on each batch of the attempt takes so many seconds more."""
     device_lost: str | None = None
     device_wrong_result: str | None = None
     device_returns: str | None = None
@@ -61,6 +63,8 @@ class InjectedFault:
                 return f"{kind} {unit} (simulated)"
         if self.exit_code is not None:
             return f"exit code {self.exit_code}"
+        if self.slow_input is not None:
+            return f"batches that come {self.slow_input:g} s late"
         return self.signal or self.exception or "hang"
 
 
@@ -75,6 +79,7 @@ class FaultInjector:
             if moment is not None:
                 self._due.setdefault(moment, []).append(fault)
         self._records = records
+        self._batch_delay = 0.0
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> FaultInjector:
@@ -83,6 +88,11 @@ class FaultInjector:
         given = json.loads(environ.get(environment.FAULTS, "{}"))
         faults = tuple(InjectedFault(**fault) for fault in given.get("faults", []))
         return cls(faults, Path(given.get("records", ".")))
+
+    def before_batch(self) -> None:
+        """Let the next batch come late, if a fault said so."""
+        if self._batch_delay:
+            time.sleep(self._batch_delay)
 
     def after_step(self, step: int) -> None:
         """Fire the faults that are due after optimizer step `step`."""
@@ -95,6 +105,7 @@ class FaultInjector:
     def _fire_due(self, moment: int | str) -> None:
         for fault in self._due.pop(moment, ()):
             self._record(fault)
+            self._batch_delay = fault.slow_input or self._batch_delay
             _fire(fault)
 
     def _record(self, fault: InjectedFault) -> None:

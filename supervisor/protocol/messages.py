@@ -26,6 +26,7 @@ MAX_STEP = 2**62
 MAX_NOTICE = 2000
 """Most characters of a notice that are sent. The log shows fewer: the supervisor redacts a notice
 before it shortens it (`supervisor.engines.hearing`)."""
+_MAX_PATH = 1000
 _MAX_WIDE_NOTICE = 300
 """Most characters of a notice that is too long for a line. JSON escapes some characters as two
 surrogates, which take twelve bytes."""
@@ -51,6 +52,9 @@ class NoticeCode(StrEnum):
     FOREIGN_SET_ASIDE = "foreign-set-aside"
     LEDGER_UNUSABLE = "ledger-unusable"
     MANIFEST_NOT_WRITTEN = "manifest-not-written"
+    RESUME_DIFFERS = "resume-differs"
+    SAVE_AWAITED = "save-awaited"
+    SAVE_ON_SIGTERM_OFF = "save-on-sigterm-off"
     SNAPSHOTS_STOPPED = "snapshots-stopped"
     SNAPSHOT_NOT_USED = "snapshot-not-used"
 
@@ -99,11 +103,21 @@ class StepMessage:
     """
     in_output: bool = False
     """True: it was read from the worker's output, which buffering may delay without bound."""
+    recognised: bool = False
+    """True: nobody said which lines of the output tell the steps, so it may be no step at all. It
+    is for people, and decides nothing."""
+    every: int | None = None
+    """By how much the step rises from line to line of the output; None: not known."""
 
     @property
     def earliest(self) -> int:
         """Return the first step that this message stands for."""
         return self.step if self.first is None else self.first
+
+
+@dataclass(frozen=True, slots=True)
+class StepsDroppedMessage:
+    """The steps that were recognised (`StepMessage.recognised`) were none. Not on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +198,37 @@ class NoticeMessage:
     """The step that it is about; None: no step."""
 
 
+@dataclass(frozen=True, slots=True)
+class WroteMessage:
+    """The worker makes a folder, or begins to write something whose name may be a checkpoint's.
+
+    It says only who writes there: whether a checkpoint is committed, the supervisor finds out.
+    """
+
+    path: str
+    """The absolute path; of what may be a checkpoint, one is sent for each directory and kind of
+    name."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimeMessage:
+    """How long a step took this worker's host before it gave the devices their work: the wait for
+    data, and what the host does with it.
+
+    Inside a collective all ranks wait for the slowest, so the time of a whole step is the same on
+    each; this part of it is not.
+    """
+
+    seconds: float
+    """Of a step, on average since the last such message."""
+    step_seconds: float
+    """The whole time of a step, on average over the same steps."""
+
+
 Message = (
     StageMessage
     | StepMessage
+    | StepsDroppedMessage
     | RestoredMessage
     | SavedMessage
     | EvaluatedMessage
@@ -196,9 +238,11 @@ Message = (
     | SigtermMessage
     | AdjustableMessage
     | NoticeMessage
+    | WroteMessage
+    | HostTimeMessage
 )
 
-_OF_THE_READER = frozenset({"first", "in_output"})
+_OF_THE_READER = frozenset({"first", "in_output", "recognised", "every"})
 """Fields that are not on the wire; the supervisor's reader sets them."""
 
 _NAMES: dict[type[Any], str] = {
@@ -213,14 +257,18 @@ _NAMES: dict[type[Any], str] = {
     SigtermMessage: "sigterm",
     AdjustableMessage: "adjustable",
     NoticeMessage: "notice",
+    WroteMessage: "wrote",
+    HostTimeMessage: "host_time",
 }
+_LONGEST: dict[type[Any], int] = {NoticeMessage: MAX_NOTICE, WroteMessage: _MAX_WIDE_NOTICE}
+"""Most characters of a text, where that is not `_MAX_TEXT`."""
 
 
 def encode(message: Message) -> bytes:
     """Encode a message as one line with its newline, of at most `MAX_LINE` bytes; metrics that do
     not fit are dropped."""
     body: dict[str, Any] = {"v": PROTOCOL_VERSION, "kind": _NAMES[type(message)]}
-    longest = MAX_NOTICE if isinstance(message, NoticeMessage) else _MAX_TEXT
+    longest = _LONGEST.get(type(message), _MAX_TEXT)
     for name in message.__slots__:
         if name in _OF_THE_READER:
             continue
@@ -373,5 +421,9 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "adjustable": lambda body: AdjustableMessage(_names(body)),
     "notice": lambda body: NoticeMessage(
         _text(body, "text", MAX_NOTICE), _code(body), _step(body, optional=True)
+    ),
+    "wrote": lambda body: WroteMessage(_text(body, "path", _MAX_PATH)),
+    "host_time": lambda body: HostTimeMessage(
+        _seconds(body), _seconds({"seconds": body.get("step_seconds")})
     ),
 }

@@ -157,7 +157,8 @@ def parse_json(data: bytes, name: str | Path) -> Any:
     try:
         value = _DECODER.decode(decoded)
     except json.JSONDecodeError as error:
-        raise _damaged(name, f"is not JSON: {error.msg} at character {error.pos}") from None
+        what = error.msg.removesuffix(" at")
+        raise _damaged(name, f"is not JSON: {what} at character {error.pos}") from None
     except RecursionError:
         raise _damaged(name, f"is not usable JSON: {_TOO_DEEP}") from None
     except ValueError as error:

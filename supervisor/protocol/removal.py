@@ -116,6 +116,16 @@ class Place(Enum):
         r"(?:[^/]+/)*[^/]+\.parts/[^/]+",
         "its name has its range and epoch; the lease is held, and the larger piece was written",
     )
+    LEASE = _Removable(
+        "the lease that a run has written which is refused, in a store that ignores preconditions",
+        r"lease\.json",
+        "this run wrote it a moment ago, where there was none",
+    )
+    STEP_MANIFEST = _Removable(
+        "the manifest of a step that the program has deleted, or that was moved aside",
+        r"checkpoint_manifests/[0-9a-f]{16}/[^/]+\.json",
+        "only the supervisor that holds the lock writes in this folder of model_dir",
+    )
     INSTALLED = _Removable(
         "a wheel, lock or config of `supervise provision` that no slice fetches any more",
         r"provision/files/[0-9a-f]{64}/[^/]+",
@@ -285,29 +295,60 @@ def remove_objects(place: Place, names: Collection[Name], delete: Callable[[Name
         delete(name)
 
 
-def set_aside(path: Path, folder: str, *, below: Path) -> Path:
-    """Move `path`, whatever it is, to the free name `folder/<name>-<number>`; returns its new path.
+def set_aside(
+    path: Path,
+    folder: str,
+    *,
+    below: Path,
+    into: Path | None = None,
+    suffix: str = "",
+    note: str | None = None,
+) -> Path:
+    """Move `path`, whatever it is, to the free name `folder/<name>-<number><suffix>`; returns its
+    new path.
 
-    A folder gets that name. Anything else is moved, under its own name, into a new folder with that
-    name. Of a link, the link itself is moved.
+    `folder` is in the folder `into`; None: in `below`. A folder gets that name. Anything else is
+    moved, under its own name, into a new folder with that name. Of a link, the link itself is
+    moved. The `note` is written before that, to `<name>-<number><suffix>.txt` beside it, so that a
+    kill leaves nothing that is moved without it.
 
     Raises:
         OSError: it cannot be renamed, because it is a mount point, or on another disk.
     """
-    parts = path.relative_to(below).parts[:-1]
-    with _opened(below) as root, opened_path(path, root, parts) as here:
+    parts, goal = path.relative_to(below).parts[:-1], below if into is None else into
+    with (
+        _opened(below) as root,
+        opened_path(path, root, parts) as here,
+        _opened(goal) as parent,
+    ):
         mode = os.stat(path.name, dir_fd=here, follow_symlinks=False).st_mode
         with suppress(FileExistsError):
-            os.mkdir(folder, dir_fd=root)
-        with opened_path(below / folder, root, [folder]) as there:
-            name = _free_name(path.name, there)
+            os.mkdir(folder, dir_fd=parent)
+        with opened_path(goal / folder, parent, [folder]) as there:
+            name = _free_name(path.name, there, suffix)
             target = name if stat.S_ISDIR(mode) else f"{name}/{path.name}"
+            is_noted = note is not None and _write_note(f"{name}.txt", note, there)
             try:
                 os.rename(path.name, target, src_dir_fd=here, dst_dir_fd=there)
             except OSError:
                 os.rmdir(name, dir_fd=there)
+                if is_noted:
+                    os.unlink(f"{name}.txt", dir_fd=there)
                 raise
-            return below / folder / target
+            return goal / folder / target
+
+
+def _write_note(name: str, text: str, folder: int) -> bool:
+    """Write the new file `name` in the open `folder`, durably; False: it cannot be written, and the
+    log says the same."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(OSError):
+        with os.fdopen(os.open(name, flags, 0o666, dir_fd=folder), "wb") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+        return True
+    return False
 
 
 def rename(path: Path, name: str) -> Path:
@@ -337,16 +378,16 @@ def rename_numbered(path: Path, name: str) -> Path:
     raise AssertionError("unreachable")
 
 
-def _free_name(name: str, folder: int) -> str:
-    """Make a new empty folder in the open `folder` and return its name, `<name>-<number>`.
+def _free_name(name: str, folder: int, suffix: str = "") -> str:
+    """Make a new empty folder in the open `folder` and return its name, `<name>-<number><suffix>`.
 
     Making it proves that the name was free. A rename then puts another folder in its place.
     """
     for number in count(1):
         with suppress(FileExistsError):
-            os.mkdir(f"{name}-{number}", dir_fd=folder)
+            os.mkdir(f"{name}-{number}{suffix}", dir_fd=folder)
             break
-    return f"{name}-{number}"
+    return f"{name}-{number}{suffix}"
 
 
 @contextmanager

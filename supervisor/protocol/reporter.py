@@ -4,23 +4,24 @@ Reporting must not slow a trainer down. Sending never blocks and never raises: w
 full, a step is dropped, and any other message is kept for the next call (the newest 64 are kept). A
 step that comes too soon after the last one sent costs one reading of the clock. Without a
 supervisor every call does nothing.
+
+The pipe itself is in `worker_path.supervise_worker`, a single file that any program can use: what
+is sent safely is sent by that code alone.
 """
 
 from __future__ import annotations
 
 import os
-import stat
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import SupportsFloat
 
-from . import environment
 from .messages import (
     AdjustableMessage,
     CompiledMessage,
     DevicesMessage,
     EvaluatedMessage,
+    HostTimeMessage,
     Message,
     NoticeMessage,
     RestoredMessage,
@@ -31,9 +32,9 @@ from .messages import (
     StepMessage,
     encode,
 )
+from .worker_path.supervise_worker import ProgressPipe, progress_descriptor
 
 _NEVER = float("inf")
-_MAX_PENDING = 64
 
 
 class Reporter:
@@ -51,13 +52,10 @@ class Reporter:
         `on_stage` is called with each entered stage, after it was reported. What it raises, `stage`
         raises.
         """
-        self._descriptor = descriptor
-        self._pid = os.getpid()
+        self._pipe = ProgressPipe(descriptor)
         self._interval = step_interval
         self._on_stage = on_stage
-        self._next_step_at = _NEVER if descriptor is None else 0.0
-        self._pending: list[bytes] = []
-        self._lock = threading.Lock()
+        self._next_step_at = 0.0 if self._pipe.is_open else _NEVER
         self._stage = Stage.STARTING
         self._step: int | None = None
 
@@ -69,7 +67,7 @@ class Reporter:
         on_stage: Callable[[Stage], None] = lambda stage: None,
     ) -> Reporter:
         """Return the reporter of this process. Without a supervisor's pipe it reports nothing."""
-        return cls(_progress_descriptor(environ), on_stage=on_stage)
+        return cls(progress_descriptor(environ), on_stage=on_stage)
 
     @property
     def current(self) -> tuple[Stage, int | None]:
@@ -81,7 +79,7 @@ class Reporter:
         self._stage = stage
         if step is not None:
             self._step = step
-        if self._descriptor is not None:
+        if self._pipe.is_open:
             self._next_step_at = 0.0
         self._send(StageMessage(stage, step, inferred), keep=True)
         self._on_stage(stage)
@@ -93,7 +91,7 @@ class Reporter:
         now = monotonic()
         if now < self._next_step_at:
             return
-        self._next_step_at = now + self._interval
+        self._next_step_at = now + self._interval if self._pipe.is_open else _NEVER
         values = {name: float(value) for name, value in (metrics or {}).items()}
         self._send(StepMessage(step, values), keep=False)
 
@@ -129,37 +127,14 @@ class Reporter:
         hyphens, and the `step` that it is about."""
         self._send(NoticeMessage(text, code, step), keep=True)
 
+    def host_time(self, seconds: float, step_seconds: float) -> None:
+        """Report how long a step takes this host before the devices begin, and as a whole."""
+        self._send(HostTimeMessage(seconds, step_seconds), keep=False)
+
     def dumps_stacks(self) -> None:
         """Declare that this process dumps its stacks on request."""
         self._send(StacksMessage(), keep=True)
 
     def _send(self, message: Message, *, keep: bool) -> None:
-        if self._descriptor is None or os.getpid() != self._pid:
-            return
-        with self._lock:
-            self._pending.append(encode(message))
-            while self._pending and self._write(self._pending[0]):
-                del self._pending[0]
-            if self._pending and not keep:
-                del self._pending[-1]
-            del self._pending[:-_MAX_PENDING]
-
-    def _write(self, line: bytes) -> bool:
-        if self._descriptor is None:
-            return True
-        try:
-            os.write(self._descriptor, line)
-        except BlockingIOError:
-            return False
-        except OSError:  # the supervisor is gone, and this process will end in a moment
-            self._descriptor, self._next_step_at = None, _NEVER
-        return True
-
-
-def _progress_descriptor(environ: Mapping[str, str]) -> int | None:
-    pipe = environment.PROGRESS_PIPE
-    descriptor = environment.inherited_descriptor(environ, environment.PROGRESS_FD, pipe)
-    if descriptor is None or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        return None
-    os.set_blocking(descriptor, False)
-    return descriptor
+        if self._pipe.is_open:
+            self._pipe.send(encode(message), keep=keep)

@@ -16,8 +16,10 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NoReturn
 
 from . import background, environment
@@ -33,7 +35,10 @@ the environment variable that gets its number."""
 
 READY = b"R"
 UNUSABLE = b"U"
-"""Messages of a standby; `UNUSABLE` is followed by a reason of up to `MAX_REASON` characters."""
+NOTE = b"N"
+END = b"\0"
+"""Messages of a standby; `UNUSABLE` is followed by a reason of up to `MAX_REASON` characters, and
+`NOTE` by a text of the same size and `END`: what the standby does without."""
 MAX_REASON = 4000
 _SIZE = 8
 _MAX_DESCRIPTORS = 8
@@ -96,23 +101,43 @@ class Standby:
         )
         os._exit(0)
 
-    def wait(self, problem: Callable[[StandbyOrders], str | None]) -> StandbyOrders:
+    def note(self, what: str) -> None:
+        """Report what this standby does without; it goes on."""
+        text = keep_beginning(what.replace("\0", " "), MAX_REASON)
+        self._connection.sendall(NOTE + text.encode(errors="replace") + END)
+
+    def begin_again(self, variables: Mapping[str, str]) -> NoReturn:
+        """Exec this standby again, as it was started, with further `variables`."""
+        if self._nice is not None:
+            background.restore_priority(self._nice)
+        self._connection.set_inheritable(True)
+        number = self._connection.fileno()
+        argv = Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]
+        env = {**self._environ, environment.STANDBY: f"{number}:{self.mode}", **variables}
+        os.execve(sys.executable, argv, env)
+
+    def wait(
+        self,
+        problem: Callable[[StandbyOrders], str | None],
+        made_for_imports: Collection[str] = (),
+    ) -> StandbyOrders:
         """Wait for the orders, and return them as the worker. Exits if the supervisor is gone.
 
         `problem` is called in the worker's environment, and returns why what this process prepared
         does not fit (None: it fits). If it does not fit, or a loaded module's file has changed,
-        this process execs a cold start.
+        this process execs a cold start. The worker's environment gets the changes that imports have
+        made in this process's, but not those of the variables `made_for_imports`.
         """
         loaded = _loaded_files()
-        own = self.changed_environment()
+        changes = self.changed_environment().items()
+        own = {name: value for name, value in changes if name not in made_for_imports}
         self._connection.sendall(READY)
         orders = self._receive()
         _set_environment(orders.env, own)
         if self._nice is not None:
             background.restore_priority(self._nice)
         if (why := _changed_file_complaint(loaded, self._began) or problem(orders)) is not None:
-            print(f"the standby does not fit any more ({why}): a cold start", flush=True)
-            os.execvpe(orders.argv[0], list(orders.argv), orders.env)
+            start_cold(orders, why)
         return orders
 
     def _receive(self) -> StandbyOrders:
@@ -129,6 +154,17 @@ class Standby:
             os._exit(0)
         argv, env, names = json.loads(body)
         return StandbyOrders(argv, {**env, **_put_in_place(names, descriptors)}, names)
+
+
+def start_cold(orders: StandbyOrders, why: str) -> NoReturn:
+    """Exec the worker of `orders` without what the standby has prepared, because of `why`."""
+    print(f"the standby does not fit any more ({why}): a cold start", flush=True)
+    kept = {orders.env[name] for name in orders.descriptors if name in orders.env}
+    for place in Path("/proc/self/fd").iterdir():
+        if int(place.name) > 2 and place.name not in kept:
+            with suppress(OSError):  # the descriptor by which they are listed
+                os.set_inheritable(int(place.name), False)
+    os.execvpe(orders.argv[0], list(orders.argv), orders.env)
 
 
 def _put_in_place(names: Sequence[str], descriptors: Sequence[int]) -> dict[str, str]:

@@ -120,7 +120,7 @@ def startup_script(machine: MachineSetup, generation: int) -> str:
         unit=_file(f"/etc/systemd/system/{UNIT_NAME}", unit_text()),
         here=_file(
             f"/etc/systemd/system/{UNIT_NAME}.d/provision.conf",
-            _DROP_IN.format(user=machine.user),
+            _DROP_IN.format(user=machine.user, more=_AS_ROOT if machine.user == _ROOT else ""),
         ),
         job=_JOB,
     )
@@ -158,8 +158,11 @@ _DROP_IN = """\
 [Service]
 User={user}
 Group={user}
-ExecStopPost=-/opt/supervise/report
+{more}ExecStopPost=-/opt/supervise/report
 """
+
+_AS_ROOT = "CapabilityBoundingSet=~\n"
+"""For a job that runs as root: a device may need root's capabilities, which our unit takes away."""
 
 _USER = """\
 if ! id -u {name} > /dev/null 2>&1; then

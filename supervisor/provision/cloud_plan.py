@@ -101,6 +101,12 @@ def _unsupported_keys(phase: Phase) -> Iterator[tuple[Location, str]]:
     if uri is None or uri.scheme != "gs":
         message = "must be in a bucket (gs://BUCKET/PATH): a disk is gone with its slice"
         yield ("init", "model_dir"), message
+    if init.provision is not None and init.provision.spot and init.autorestart.preemption.notice:
+        message = (
+            "is not for a Spot slice, which may go at once when its end is announced: remove it, "
+            "and the job saves at once"
+        )
+        yield ("init", "autorestart", "preemption", "notice"), message
     if init.devices is None or init.devices.type is None:
         yield where, "must name the slice to ask for: {platform: tpu, type: v5e-8}"
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.acceptance import gpu, tpu
-from deploy.acceptance.bench import Bench, CheckFailedError, Child
+from deploy.acceptance.bench import Bench, CheckFailedError, Child, Job
 from deploy.acceptance.common import check_gpu_places, expect_named_as_no_backend
 from deploy.acceptance.jobs import expect_regrown
 from supervisor.adapters.platforms import accelerators
@@ -78,11 +79,29 @@ def test_gpu_coordinates_that_are_wrong(bench: Bench, places: list[list[int] | N
 
 
 def test_a_regrowth_is_from_a_checkpoint_and_uncharged(bench: Bench) -> None:
-    expect_regrown(bench, "starting attempt 3 from committed step 8 (...: nothing is charged)")
+    ended = {"status": "MADE_WAY", "text": "ended at step 9, from step 4: MADE_WAY"}
+    begun = {"step": 8, "text": "starting attempt 3 from committed step 8"}
+    expect_regrown(bench, ended, begun)
     with pytest.raises(CheckFailedError, match="charged"):
-        expect_regrown(bench, "starting attempt 3 from committed step 8 (attempt 2 failed)")
+        expect_regrown(bench, {**ended, "status": "FAILED"}, begun)
     with pytest.raises(CheckFailedError, match="checkpoint"):
-        expect_regrown(bench, "starting attempt 3 from the beginning (nothing is charged)")
+        expect_regrown(bench, ended, {**begun, "step": None})
+
+
+def test_an_event_is_waited_for_by_its_name_and_keys(bench: Bench, tmp_path: Path) -> None:
+    told = [
+        {"event": "attempt-started", "source": "main", "text": "one", "attempt": 1, "rung": 4},
+        {"event": "output", "source": "attempt 1", "text": "step 1 loss 2.0", "attempt": 1},
+        {"event": "attempt-started", "source": "main", "text": "two", "attempt": 2, "rung": 4},
+    ]
+    (tmp_path / "log").write_text("".join(f"{json.dumps(one)}\n" for one in told) + "{half")
+    bench.begin(60.0)
+    job = Job(bench, ["cat", str(tmp_path / "log")], dict(os.environ), {})
+    assert job.until_event("attempt-started", rung=4)["attempt"] == 1
+    assert job.until_event("attempt-started", after=1, rung=4)["text"] == "two"
+    assert job.text == "[main] one\nstep 1 loss 2.0\n[main] two\n{half\n"
+    with pytest.raises(CheckFailedError, match=r"it ended with 0: \{half"):
+        job.until_event("attempt-started", after=2)
 
 
 @pytest.mark.parametrize("rule", ["backend-unseen", "backend-missing"])

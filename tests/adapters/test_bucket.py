@@ -35,6 +35,7 @@ from tests.faulty_store import (
     answered_s3,
     slow,
 )
+from tests.forked import forked
 
 JSON = (("Content-Type", "application/json"),)
 _NEEDED = {"gs": ("gcs", "google.auth.transport.requests"), "s3": ("s3", "botocore.session")}
@@ -235,6 +236,23 @@ def test_what_a_person_must_mend_is_told_at_once(objects: Objects, store: Faulty
         assert len(store.requests) == count + 1
 
 
+def test_a_store_that_tells_no_generation(
+    gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = tmp_path / "c.yaml"
+    init = f"{{model_dir: {gcs.root}, autorestart: {{max_num_restarts: 0}}}}"
+    config.write_text(f"trainer: {{init: {init}, command: [/bin/true]}}")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with FaultyStore(gcs, always(Fault(answer=Answer(200, b"{}", JSON)))).serving() as store:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", store.proxied.url)
+        with pytest.raises(UnreadableError, match="x comes without its generation: STORAGE_"):
+            bucket(gcs.root, bound=5.0).read("x")
+        for argv in (["status", str(gcs.root)], ["run", str(config)]):
+            done = forked(*argv)
+            assert done.returncode == 74, done.stderr
+            assert "lease.json comes without its generation: STORAGE_" in done.stderr
+
+
 def test_a_bucket_that_is_not_there(store: FaultyStore) -> None:
     objects = bucket(Uri(store.upstream.scheme, "nowhere") / "x")
     operations: list[Callable[[], object]] = [
@@ -249,6 +267,14 @@ def test_a_bucket_that_is_not_there(store: FaultyStore) -> None:
         with pytest.raises(OSError, match="create the bucket, or correct model_dir") as raised:
             operation()
         assert type(raised.value) is OSError
+
+
+def test_a_listing_that_is_not_found_is_no_bucket(objects: Objects, store: FaultyStore) -> None:
+    """A server that is no store at all answers so, if its address is wrong."""
+    store.plan = always(Fault(answer=Answer(404, b"<html>")))
+    with pytest.raises(OSError, match=r"404: .*; create the bucket, or correct model_") as raised:
+        objects.list("")
+    assert type(raised.value) is OSError
 
 
 def test_tokens_that_expire_early_are_renewed(

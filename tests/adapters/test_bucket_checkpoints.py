@@ -15,6 +15,7 @@ from supervisor.adapters.stores.checkpoint_watcher import (
     CheckpointWatcher,
     Pace,
 )
+from supervisor.config.own_layout import OwnLayout
 from supervisor.ports import UnavailableError
 from supervisor.protocol.location import Uri
 from tests.memory_objects import MemoryObjects
@@ -48,6 +49,11 @@ def holding(*paths: str) -> MemoryObjects:
 )
 def test_what_is_committed(paths: tuple[str, ...], newest: int | None) -> None:
     assert newest_committed(holding(*paths)) == newest
+
+
+def test_only_an_own_layout_counts_where_there_is_one() -> None:
+    objects = holding("run7/DONE", "run8/commit_success.txt", "9/commit_success.txt", "9/DONE")
+    assert newest_committed(objects, OwnLayout(r"run(\d+)", "DONE")) == 7
 
 
 def test_a_look_costs_two_requests_and_one_more_for_each_save_under_way() -> None:

@@ -48,7 +48,7 @@ def test_it_may_be_stricter(tmp_path: Path, mode: int) -> None:
     assert read_env_file(made(tmp_path, "A=1", mode)) == {"A": "1"}
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601, 0o644])
+@pytest.mark.parametrize("mode", [0o604, 0o620, 0o601, 0o644, 0o660, 0o610])
 def test_what_others_can_open_is_refused(tmp_path: Path, mode: int) -> None:
     path = made(tmp_path, "A=the-value", mode)
     with pytest.raises(
@@ -91,11 +91,67 @@ def test_a_mounted_secret_is_a_link_and_what_it_leads_to_is_judged(
             read_env_file(tmp_path / "secrets.env")
 
 
-def test_a_file_of_root_is_as_good_as_ours(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "told"),
+    [
+        (0, 0, 0o600, None),
+        (10001, 10001, 0o600, None),
+        (10002, 10001, 0o600, "belongs to uid 10002, not to us"),
+        (10002, 10001, 0o440, "belongs to uid 10002, not to us"),
+        # Root lets a group of ours read it, as Kubernetes does with a secret (`fsGroup: 2000`).
+        (0, 2000, 0o440, None),
+        (0, 10001, 0o640, None),
+        (0, 3000, 0o440, "is open to others (mode 0440)"),
+        (0, 2000, 0o460, "is open to others (mode 0460)"),
+        (0, 2000, 0o450, "is open to others (mode 0450)"),
+        (0, 2000, 0o444, "is open to others (mode 0444)"),
+        # In a file of our own it is an umask, and not a decision.
+        (10001, 10001, 0o640, "is open to others (mode 0640)"),
+        (10001, 2000, 0o440, "is open to others (mode 0440)"),
+    ],
+)
+def test_whose_it_may_be_and_who_may_read_it(
+    tmp_path: Path, owner: int, group: int, mode: int, told: str | None
+) -> None:
     status = list(made(tmp_path, "A=1").stat())
-    for owner, told in ((0, None), (10001, None), (10002, "belongs to uid 10002, not to us")):
-        status[stat.ST_UID] = owner
-        assert why_exposed(os.stat_result(status), 10001) == told
+    status[stat.ST_MODE] = stat.S_IFREG | mode
+    status[stat.ST_UID], status[stat.ST_GID] = owner, group
+    assert why_exposed(os.stat_result(status), 10001, {10001, 2000}) == told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can become somebody else")
+@pytest.mark.parametrize(
+    ("group", "mode", "told"),
+    [
+        (2000, 0o440, "{'A': '1'}"),
+        (2000, 0o444, "chown it to uid 10001, or to root and a group of that user, with chmod 640"),
+        (3000, 0o440, "Permission denied"),
+    ],
+)
+def test_a_secret_that_kubernetes_mounts_for_a_group(
+    tmp_path: Path, group: int, mode: int, told: str
+) -> None:
+    path = made(tmp_path, "A=1", mode)
+    os.chown(path, 0, group)
+    folder = os.open(tmp_path, os.O_PATH)  # pytest's folders above it are closed to others
+    tmp_path.chmod(0o755)
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.fchdir(folder)
+            os.setgroups([2000])
+            os.setgid(10001)
+            os.setuid(10001)
+            os.write(writing, str(read_env_file(Path("secrets.env"))).encode())
+        except (OSError, ValueError) as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(folder)
+    os.close(writing)
+    with os.fdopen(reading) as output:
+        assert told in output.read()
+    os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize(

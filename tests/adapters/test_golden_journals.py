@@ -46,6 +46,7 @@ def told(state: JobState) -> dict[str, Any]:
 ENDS: dict[str, tuple[Any, ...]] = {
     "budget": ("FAILED", 76, 2, 0, 1, 1, 2, None, []),
     "drain": ("DRAINED", 75, 1, 0, 0, 0, 10, None, []),
+    "found": ("SUCCEEDED", 0, 3, 0, 1, 2, 2, None, []),
     "midjob": ("BACKOFF", None, 2, 0, 2, 2, None, None, []),
     "older": ("FAILED", 70, 1, 0, 0, 0, None, None, []),
     "phases": ("SUCCEEDED", 0, 2, 1, 0, 0, None, None, []),
@@ -140,6 +141,14 @@ def test_an_upgrade_in_the_middle_of_a_job(
     first, *_ = (model_dir / JOURNAL).read_bytes().splitlines()
     assert "snapshot" in json.loads(first)
     assert len(list(journal.all_transitions(history))) > len(history.transitions) + 5
+
+
+def test_a_directory_that_was_found_is_kept() -> None:
+    history = replay((JOURNALS / "format2_found.jsonl").read_bytes(), JOURNAL)
+    starts = [d for t in history.transitions for d in t.decisions if isinstance(d, StartWorkers)]
+    place = "/job/out/checkpoints/actor"
+    assert [each.checkpoints for each in starts] == [None, place, place]
+    assert history.state.checkpoints == place
 
 
 def test_a_job_shrinks_without_a_bad_device_and_grows_back_at_a_checkpoint() -> None:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
+from textwrap import dedent
 from typing import get_args
 
+import pytest
+
+from supervisor.adapters.stores.journal import FileJournal
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.decisions import Decision
 from supervisor.core.events import Event
 from supervisor.core.state import JobState
@@ -47,6 +54,25 @@ def test_everything_has_a_section_and_every_field_a_meaning() -> None:
     assert set(VOLATILE_PARTS) == {
         name for name in JobState.__slots__ if "Volatile" in FIELDS.get(name, "")
     }
+
+
+def test_what_the_page_shows_reads_a_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "runs" / "demo"
+    (folder / "journal").mkdir(parents=True)
+    for name in ("journal/0.jsonl", "journal.jsonl"):
+        shutil.copy(JOURNALS / f"format{FORMAT}_regrow.jsonl", folder / name)
+    (python,) = re.findall(r"```python\n(.*?)```", page(), re.S)
+    monkeypatch.chdir(tmp_path)
+    names = {"FileJournal": FileJournal, "LocalStorage": LocalStorage, "Path": Path}
+    exec(dedent(python), names)
+    assert "WorkersGone" in capsys.readouterr().out
+    if shutil.which("jq") is None:
+        pytest.skip("the page uses jq")
+    (shell,) = re.findall(r"```bash\n(.*?)```", page(), re.S)
+    out = subprocess.check_output(["bash", "-c", dedent(shell)], cwd=folder, text=True)
+    assert "TRAINING" in out
 
 
 def test_an_older_journal_has_no_kind_that_came_later() -> None:

@@ -126,6 +126,25 @@ def test_an_owner_that_was_taken_over_finds_out_and_writes_no_more(objects: Obje
     assert objects.read(LEASE).data == taken
 
 
+class Unconditional(MemoryObjects):
+    """A store that accepts any write."""
+
+    def write(self, path: str, data: bytes, *, expected: str | None = None) -> str:
+        return super().write(path, data)
+
+
+@pytest.mark.parametrize("before", [None, b'{"token": null, "epoch": 3}'])
+def test_a_store_without_preconditions_is_refused_and_keeps_nothing_of_ours(
+    before: bytes | None,
+) -> None:
+    objects = Unconditional()
+    if before is not None:
+        objects.write(LEASE, before)
+    with pytest.raises(OSError, match="cannot keep two supervisors apart"):
+        Owner(objects).lease.acquire()
+    assert (LEASE in objects.objects) == (before is not None)
+
+
 def test_a_lease_that_a_person_removed_is_written_anew(objects: Objects) -> None:
     owner = Owner(objects, PATIENT)
     owner.lease.acquire()

@@ -278,19 +278,26 @@ def test_what_people_ask_in_the_bucket_is_asked_here_once(
     assert objects.list("requests").objects == {}
 
 
-def test_a_large_file_is_not_written_for_every_line(
-    objects: MemoryObjects, folder: Path, opened: Open
-) -> None:
+def test_a_large_file_is_not_written_for_every_line(objects: MemoryObjects, folder: Path) -> None:
+    """The file grows at the end of each look, so that each look finds that it has changed."""
     log = f"{PHASE}/attempts/0001/rank0.log"
     write(folder, log, b"x" * (1 << 20))
-    mirror = opened()
+    grows = threading.Event()
+    grows.set()
+
+    def grow() -> None:
+        if grows.is_set():
+            with (folder / log).open("ab") as file:
+                file.write(b"one more line\n")
+
+    mirror = Mirror(objects, folder, 1, list[object]().append, grow)
+    mirror.begin()
     storage = MirroredStorage(LocalStorage(folder), mirror, lambda: False)
-    storage.append("journal.jsonl", b"a\n", durable=True)
     for number in range(10):
-        with (folder / log).open("ab") as file:
-            file.write(b"one more line\n")
         storage.append("journal.jsonl", f"{number}\n".encode(), durable=True)
-    assert len(objects.objects[log].data) < (folder / log).stat().st_size
+    assert eventually(lambda: (folder / log).stat().st_size > (1 << 20))
+    assert len(objects.objects[log].data) == 1 << 20
+    grows.clear()
     mirror.close()
     assert objects.objects[log].data == (folder / log).read_bytes()
 

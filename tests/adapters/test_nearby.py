@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,8 +39,81 @@ def test_no_more_entries_are_listed_than_the_bound_says(
     monkeypatch.setattr(nearby, "_MAX_ENTRIES", 100)
     found = found_nearby(None, [tmp_path], 0.0)
     assert found.startswith("nothing like a checkpoint was found below")
-    assert found.endswith("set trainer.init.checkpoint.directory if they are elsewhere")
+    assert "set trainer.init.checkpoint.directory if they are elsewhere" in found
     assert len(listed) == 100
+
+
+def test_a_file_that_is_overwritten_in_place_is_named_with_what_to_do(tmp_path: Path) -> None:
+    last = tmp_path / "out1" / "last.weights.h5"
+    last.parent.mkdir()
+    last.touch()
+    found = found_nearby(None, [tmp_path], 2000.0)
+    assert found.startswith(f"changed since the start, but overwritten in place: {last};")
+    assert "such as ckpt-100.h5 (see docs/reference/layouts.md)" in found
+    os.utime(last, (1000.0, 1000.0))
+    assert "overwritten" not in found_nearby(None, [tmp_path], 2000.0), "nobody has written it"
+
+
+def test_what_is_older_than_the_attempt_is_named_where_nothing_newer_is(tmp_path: Path) -> None:
+    (tmp_path / "ckpt7").touch()
+    os.utime(tmp_path / "ckpt7", (1000.0, 1000.0))
+    told = "but in no known checkpoint layout: "
+    found = found_nearby(None, [tmp_path], 2000.0)
+    assert found.startswith(f"there since before the start, {told}{tmp_path}/ckpt7;")
+    (tmp_path / "ckpt8").touch()
+    assert found_nearby(None, [tmp_path], 2000.0).startswith(
+        f"changed since the start, {told}{tmp_path}/ckpt8;"
+    )
+
+
+def test_a_complete_step_that_nothing_commits_is_told_as_such(tmp_path: Path) -> None:
+    for number, at in ((25, 3000.0), (3, 1000.0)):
+        step = tmp_path / "results" / f"step_{number}" / f"ckpt_{number}.pkl"
+        step.parent.mkdir(parents=True)
+        step.write_bytes(pickle.dumps({"step": number}))
+        os.utime(step, (at, at))
+    newest = tmp_path / "results" / "step_25"
+    for roots, shared in (([tmp_path], []), ([tmp_path / "run"], [tmp_path])):
+        found = found_nearby(tmp_path / "run" / "checkpoints", roots, 2000.0, shared)
+        assert f"{newest} (newest: step 25)" in found
+        assert "nobody saw this program write and close them" in found
+        assert "set trainer.init.checkpoint.directory" in found
+        assert ("step_3 (newest: step 3)" in found) == (not shared), "it may be another job's"
+    there = found_nearby(newest, [newest], 2000.0)
+    assert there.startswith(f"complete checkpoints are in {newest} (newest: step 25)")
+    assert "trainer.init.checkpoint.directory" not in there
+
+
+def test_what_a_program_overwrites_in_the_working_directory_is_named(tmp_path: Path) -> None:
+    for name, at in (("last.pkl", 3000.0), ("base.pkl", 1000.0)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (at, at))
+    found = found_nearby(None, [tmp_path / "run"], 2000.0, [tmp_path])
+    assert f"overwritten in place: {tmp_path}/last.pkl; without a step in its name" in found
+    assert found.endswith("(see docs/reference/layouts.md)")
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("step-40.txt", r"step-(\d+)\.txt"),
+        ("snap_00020.pkl.gz", r"snap_(\d+)\.pkl\.gz"),
+        ("run2_step40.bin", r"run\d+_step(\d+)\.bin"),
+        ("ckpt7", r"ckpt(\d+)"),
+        ("ckpt7.mp3", r"ckpt(\d+)\.mp\d+"),
+        ("ckpt-7.npz", None),
+        ("last.pkl", None),
+    ],
+)
+def test_a_pattern_for_numbered_files_is_named(
+    tmp_path: Path, name: str, pattern: str | None
+) -> None:
+    (tmp_path / name).touch()
+    found = found_nearby(None, [tmp_path], 0.0)
+    assert f"{tmp_path}/{name}; " in found
+    told = re.search(r"set trainer\.init\.checkpoint\.pattern to '(\S+)' if", found)
+    assert (told[1] if told else None) == pattern
+    assert pattern is None or re.fullmatch(pattern, name)
 
 
 class KindUnknown:
@@ -67,6 +142,4 @@ def test_an_entry_that_goes_meanwhile_is_passed_over(
             yield map(KindUnknown, listing)
 
     monkeypatch.setattr(os, "scandir", without_kinds)
-    assert found_nearby(None, [tmp_path], 0.0).endswith(
-        f"no known checkpoint layout: {tmp_path}/ckpt7"
-    )
+    assert f"no known checkpoint layout: {tmp_path}/ckpt7;" in found_nearby(None, [tmp_path], 0.0)

@@ -88,3 +88,12 @@ def test_what_could_not_be_written_is_counted_and_told_once(tmp_path: Path) -> N
     text = (directory / "rank0.log").read_text()
     assert text == "\n[supervise: 8 bytes could not be written here]\nthere again\n"
     assert [path.name for path in directory.iterdir()] == ["rank0.log"]
+
+
+def test_the_file_is_there_before_the_first_output(tmp_path: Path) -> None:
+    file = OutputFile(tmp_path / "rank0.log", pytest.fail)
+    file.write(b"")
+    assert (tmp_path / "rank0.log").read_bytes() == b""
+    file.write(b"step 1\n")
+    file.close()
+    assert (tmp_path / "rank0.log").read_bytes() == b"step 1\n"

@@ -178,6 +178,7 @@ class Pumped:
     ) -> None:
         self.steps: list[int] = []
         self.firsts: list[int] = []
+        self.losses: list[float | None] = []
         self.errors: list[Notice] = []
         self.sigterms: list[int] = []
         self.mirrored = b""
@@ -191,9 +192,10 @@ class Pumped:
         self.worker = os.dup(self.pump.write_end)
         self.pump.start()
 
-    def _step(self, first: int, last: int) -> None:
+    def _step(self, first: int, last: int, loss: float | None) -> None:
         self.firsts.append(first)
         self.steps.append(last)
+        self.losses.append(loss)
 
     def _mirror(self, chunk: bytes) -> None:
         self.mirrored = (self.mirrored + chunk)[-1_000_000:]
@@ -217,6 +219,18 @@ def test_all_output_is_kept_and_passed_on(tmp_path: Path) -> None:
     assert read_evidence(tmp_path / "log").endswith("no end")
     assert read_evidence(tmp_path / "nothing") == ""
     assert pumped.errors == []
+
+
+def test_a_million_empty_lines_are_searched_once(tmp_path: Path) -> None:
+    """And a line that tells a step, or the success, counts wherever it stands."""
+    pumped = Pumped(tmp_path / "log", step=r"step (\d+)", success="done")
+    began = time.process_time()
+    pumped.say(b"step 1\nstep 1\n", *[b"\n" * 65536] * 16, b"step 2\n\n\ndone\ndone\nstep 3\n")
+    pumped.end()
+    assert time.process_time() - began < 1.5
+    assert (pumped.steps[0], pumped.steps[-1]) == (1, 3)
+    assert pumped.pump.reader.success_seen
+    assert pumped.pump.reader.lines > 1 << 20
 
 
 CAUGHT = b"W1122 13:59:05.468181   29360 preemption_notifier.cc:90] SIGTERM caught at 2026-11-22T"
@@ -274,6 +288,7 @@ def test_a_lump_of_steps_is_one_observation(tmp_path: Path) -> None:
     pumped.say(lump)
     pumped.end()
     assert (pumped.firsts, pumped.steps) == ([31], [230])
+    assert pumped.losses == [0.123456789012]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Heard:
         self.told: list[str] = []
         self.came = threading.Event()
 
-    def on_doomed(self, text: str) -> None:
+    def on_doomed(self, text: str, notice: float | None) -> None:
         self.doomed.append(text)
         self.came.set()
 

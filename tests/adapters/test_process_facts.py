@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.kernel.process_facts import SigtermReaction, sigterm_reaction
+from supervisor.adapters.kernel.process_facts import (
+    SigtermReaction,
+    programs_below,
+    sigterm_reaction,
+)
 from tests.running import eventually
 
 PROGRAMS = {
@@ -70,3 +74,44 @@ def test_one_that_has_ended_but_is_not_reaped_has_ended() -> None:
     with program("pass") as pid:
         os.kill(pid, signal.SIGKILL)
         assert eventually(lambda: sigterm_reaction(pid) is SigtermReaction.UNKNOWN)
+
+
+_WRAPS = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", sys.argv[1], *sys.argv[2:]])
+"""
+_COMPUTES = """
+import mmap, os, signal, sys
+with open(sys.argv[1], "rb") as library:
+    loaded = mmap.mmap(library.fileno(), 0, prot=mmap.PROT_READ)
+signal.signal(signal.SIGTERM, lambda *_: None)
+forked = os.fork() == 0
+os.write(1, f"{os.getpid()} {'forked' if forked else 'runs'}\\n".encode())  # in one piece
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("lineage", "found"), [("outer@1", True), ("outer@1,inner@2", False)])
+def test_the_program_below_a_wrapper_is_what_computes_and_no_part_of_it(
+    tmp_path: Path, lineage: str, found: bool
+) -> None:
+    """A supervisor is no wrapper, though the workers below it compute."""
+    library = tmp_path / "jaxlib" / "library.so"
+    library.parent.mkdir()
+    library.write_bytes(b"1")
+    runs = f"import os; os.environ['SUPERVISE_LINEAGE'] = {lineage!r}\n{_WRAPS}"
+    argv = [sys.executable, "-c", runs, _COMPUTES, str(library)]
+    env = {**os.environ, "SUPERVISE_LINEAGE": "outer@1"}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=env, text=True) as wrapper:
+        assert wrapper.stdout is not None
+        told: dict[str, int] = {}
+        try:
+            for _ in range(2):
+                pid, does = wrapper.stdout.readline().split()
+                told[does] = int(pid)
+            below = [one for one, _ in programs_below(wrapper.pid)]
+            assert below == ([told["runs"]] if found else [])
+            assert programs_below(told["runs"]) == [], "it is the program itself"
+        finally:
+            for one in (*told.values(), wrapper.pid):
+                os.kill(one, signal.SIGKILL)

@@ -53,7 +53,7 @@ class Host:
         self.update()
 
     def update(self) -> None:
-        self._programs.update()
+        self._programs.update(self.told.append)
 
 
 Hosts = Callable[..., Host]
@@ -168,6 +168,19 @@ def test_what_was_removed_here_is_removed_there(objects: MemoryObjects, host: Ho
     assert list(parse_macs(objects.read("compile_cache/HMACS").data)) == ["jit_other-1-cache"]
 
 
+def test_checksums_that_cannot_be_read_are_told_once(objects: MemoryObjects, host: Hosts) -> None:
+    ours = host(WRITERS)
+    ours.compile()
+    assert ours.told == [], "there are none yet"
+    (ours.cache / "SHA256SUMS").mkdir()
+    ours.compile("jit_other-1-cache")
+    ours.update()
+    (told,) = ours.told
+    assert told.startswith("the checksums of the compiled programs are not copied to the bucket: ")
+    assert "SHA256SUMS is a directory, not a regular file" in told
+    assert "compile_cache/jit_other-1-cache" in objects.objects
+
+
 def test_no_more_is_fetched_than_the_limit(objects: MemoryObjects, host: Hosts) -> None:
     ours = host(WRITERS)
     ours.compile("jit_a-1-cache", bytes(60))
@@ -216,7 +229,7 @@ def test_a_key_is_all_that_is_in_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [
-        (KEY, 0o640, r"is open to others \(mode 0640\): chown it, or chmod 600 "),
+        (KEY, 0o660, r"is open to others \(mode 0660\): chown it, or chmod 600 "),
         (KEY, 0o604, r"mode 0604"),
         (b"k" * 31, 0o600, "has 31 bytes; a key has 32 to 65536: head -c 32 /dev/urandom > "),
         (b"", 0o600, "has 0 bytes"),

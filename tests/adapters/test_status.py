@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
+from supervisor.cli import exit_code_page
 from supervisor.cli.job_view import quarantined
 from supervisor.cli.main import main
 from supervisor.cli.status import show_status
-from supervisor.core.events import StopRequested, StopSource, WorkersGone, WorkersObserved
+from supervisor.core.events import (
+    StopRequested,
+    StopSource,
+    WorkerReported,
+    WorkersGone,
+    WorkersObserved,
+)
+from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.quarantine import Quarantine, QuarantinedUnit
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.success import Success
+from supervisor.protocol.messages import Stage, StageMessage, StepMessage
 from tests.adapters.test_journal import EXITS, KILLED, STORY, tell
+from tests.running import eventually
 
 
 def test_nothing_in_a_journal_moves_the_cursor(
@@ -69,8 +82,119 @@ def test_a_config_is_no_model_dir(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert "trainer.yaml is a file: give the job's model_dir" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("verb", ["status", "quarantine list", "quarantine clear"])
+def test_a_folder_without_a_job_is_a_wrong_command_line(
+    verb: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*verb.split(), str(tmp_path)]) == ExitCode.USAGE
+    assert f"{tmp_path} holds no job" in capfd.readouterr().err
+    assert "model_dir without a job" in exit_code_page.page()
+
+
 @pytest.mark.parametrize("until", [1e300, float("inf"), float("nan")])
 def test_a_time_that_is_none_is_told_as_it_is(until: float) -> None:
     quarantine = Quarantine((QuarantinedUnit("5", "a wrong result", until),))
     (line,) = quarantined(JobState(quarantine=quarantine), PhasePolicy("p", 1, 1, Success()))
     assert f"until {until:g}" in line
+
+
+@pytest.mark.parametrize(
+    ("recognised", "how"), [(False, "reported"), (True, "recognised in its output")]
+)
+def test_a_job_without_a_checkpoint_shows_the_step_that_it_reached(
+    recognised: bool, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = WorkersGone(4.2, 1, KILLED, None, 6, None, step_recognised=recognised)
+    tell(tmp_path, *STORY[:3], WorkersObserved(4.1, 1, (7,), EXITS), gone)
+    show_status(tmp_path)
+    told = capsys.readouterr().out
+    assert "no checkpoint yet" in told
+    assert f"last completed step: 6 of attempt 1 ({how})" in told
+
+
+def test_a_job_that_runs_shows_the_newest_step_on_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = (
+        WorkerReported(1.0, 1, 0, StageMessage(Stage.TRAINING)),
+        WorkerReported(2.0, 1, 0, StepMessage(6)),
+        WorkerReported(3.0, 1, 0, StageMessage(Stage.EVALUATING)),
+    )
+    tell(tmp_path, *STORY[:3], *reports)
+    show_status(tmp_path)
+    assert "last completed step: 6 or later" in capsys.readouterr().out
+
+
+def test_that_no_preemption_was_spent_is_shown_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(tmp_path, *STORY[:3])
+    show_status(tmp_path)
+    assert "0 of 2 restarts and 0 of 3 preemptions used" in capsys.readouterr().out
+
+
+def test_a_new_journal_after_a_repair_is_told_as_what_it_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "20250304_050607_restartable" / "attempts" / "0001").mkdir(parents=True)
+    (tmp_path / "journal.jsonl").touch()
+    assert main(["repair", str(tmp_path)]) == 0
+    assert main(["status", str(tmp_path)]) == ExitCode.USAGE
+    told = capfd.readouterr().err
+    assert "holds no job" not in told
+    assert "has a new journal, and no supervisor has started since" in told
+    assert "journal.jsonl is empty, but the job has run" in told
+
+
+OWNER = """
+import os, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from supervisor.adapters.stores.lock import DirectoryLock
+from supervisor.adapters.stores.storage import LocalStorage
+
+lock = DirectoryLock(Path(sys.argv[1]))
+lock.claim(LocalStorage(Path(sys.argv[1])), datetime.now(UTC), None)
+print("owns it", flush=True)
+{stands_still}
+"""
+"""A process that owns a model_dir, and then does nothing."""
+STOPPED = "os.kill(os.getpid(), 19)"
+STATES = {"T": psutil.STATUS_STOPPED, "D": psutil.STATUS_DISK_SLEEP}
+IN_THE_KERNEL = """
+os.mkfifo(sys.argv[2])
+read = (os.POSIX_SPAWN_OPEN, 0, sys.argv[2], os.O_RDONLY, 0)
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[read])
+"""
+"""The kernel lets a parent go on only when its new child runs its program, and this one waits until
+somebody writes to a FIFO."""
+
+
+@pytest.mark.parametrize(
+    ("stands_still", "state", "said"),
+    [
+        (STOPPED, "T", "it is stopped (state T) and watches nothing: `kill -CONT"),
+        (IN_THE_KERNEL, "D", "it waits in the kernel (state D)"),
+    ],
+    ids=["stopped", "in the kernel"],
+)
+def test_a_supervisor_that_does_nothing_is_not_told_as_one_that_runs(
+    stands_still: str, state: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(tmp_path, *STORY[:3])
+    program = OWNER.format(stands_still=stands_still)
+    argv = [sys.executable, "-c", program, str(tmp_path), str(tmp_path / "fifo")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "owns it\n"
+            assert eventually(lambda: psutil.Process(owner.pid).status() == STATES[state])
+            show_status(tmp_path)
+        finally:
+            for each in psutil.Process(owner.pid).children():
+                each.kill()
+            owner.kill()
+    told = capsys.readouterr().out
+    assert f"supervisor: pid {owner.pid} on " in told
+    assert said in told
+    assert "last known: RUNNING" in told

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import get_args
 
-from supervisor.core.events import DeadlineReached, Event, SaveMeasured
+from supervisor.core.events import (
+    DeadlineReached,
+    Event,
+    LaunchCancelled,
+    SaveMeasured,
+    WorkersIdle,
+)
 from supervisor.core.machine import _HANDLERS, step
 from supervisor.core.state import JobState
 from supervisor.narrative import _TELLERS
@@ -15,6 +21,8 @@ EVENTS = frozenset(get_args(Event))
 UNTOLD = {
     DeadlineReached: "the decisions that follow from it are told",
     SaveMeasured: "it decides when a save must begin, which is told then",
+    WorkersIdle: "the decision that follows from it is told",
+    LaunchCancelled: "the decision that follows from it is told",
 }
 
 

@@ -19,7 +19,7 @@ _CONFIG = _BASE | {"config"}
 _DIAGNOSIS = _CONFIG | {"diagnosis"}
 _CORE = _DIAGNOSIS | {"core"}
 _PORTS = _CORE | {"ports"}
-_ADAPTERS = _PORTS | {"narrative", "history"}
+_ADAPTERS = _PORTS | {"narrative", "history", "checkpoints"}
 _ENGINES = _ADAPTERS | {"adapters"}
 _TOP = _ENGINES | {
     "engines",
@@ -43,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "host": {"host"},
     "protocol": {"protocol"},
     "files": {"files", "protocol"},
+    "checkpoints": {"checkpoints", "protocol"},
     "bootstrap": {"bootstrap", "protocol"},
     "config": _CONFIG,
     "diagnosis": _DIAGNOSIS,
@@ -66,10 +67,13 @@ ALLOWED: dict[str, set[str]] = {
     "preflight": _TOP - {"job", "world"},
     "start_notes": _TOP - {"job", "world"},
     "job": _TOP,
+    "python_api": _TOP | {"cli"},
     "provision": _TOP | {"provision"},
-    "cli": _TOP | {"provision", "cli"},
+    "manifests": _CORE | {"manifests"},
+    "gang": _TOP - {"job"} | {"gang"},
+    "cli": _TOP | {"provision", "manifests", "gang", "cli"},
     "__main__": _TOP | {"cli"},
-    "__init__": set(),
+    "__init__": {"python_api"},
 }
 """Each layer below `supervisor`, and the layers that it may import."""
 
@@ -98,12 +102,18 @@ IMPURE = {
 PURE = {
     "core",
     "diagnosis",
+    "manifests",
+    "supervisor/gang/which_host.py",
     *(
         f"supervisor/provision/{name}.py"
         for name in ("boot", "cloud_plan", "decide", "intent", "tell")
     ),
 }
 """The packages and the other modules that are pure."""
+WITH_RAY = [
+    f"supervisor/engines/fleet/ray_{name}.py" for name in ("helper", "relay", "reservations")
+]
+"""What runs in the leader's Ray helper, and in an actor. No other process of ours imports Ray."""
 HEAVY = {
     "flax",
     "fsspec",
@@ -114,6 +124,7 @@ HEAVY = {
     "numpy",
     "optax",
     "orbax",
+    "ray",
     "s3fs",
     "tensorflow",
     "tensorstore",
@@ -157,7 +168,8 @@ def violations(source: str, path: str) -> list[str]:
             )
         else:
             layer = parts[1]
-            forbidden = top in HEAVY or (top in IMPURE and (layer in PURE or path in PURE))
+            heavy = top in HEAVY and not (top == "ray" and path in WITH_RAY)
+            forbidden = heavy or (top in IMPURE and (layer in PURE or path in PURE))
             if top == "supervisor" and rest and rest != ["__version__"]:
                 own = rest == [layer] if layer != "adapters" else name == ".".join(parts)
                 forbidden = rest[0] not in ALLOWED[layer] and not own
@@ -206,6 +218,8 @@ def test_the_sources_are_found() -> None:
         ("supervisor/provision/decide.py", "import time"),
         ("supervisor/job.py", "from supervisor.provision import decide"),
         ("supervisor/cli/x.py", "import jax"),
+        ("supervisor/engines/fleet/ray_transport.py", "import ray"),
+        ("supervisor/engines/fleet/ray_helper.py", "import jax"),
         ("supervisor/cli/x.py", "def f():\n    from orbax import checkpoint"),
         ("supervisor/cli/x.py", "importlib.import_module('trainer.step')"),
         ("trainer/x.py", "from supervisor.core import state"),
@@ -224,6 +238,7 @@ def test_what_is_forbidden_is_seen(path: str, line: str) -> None:
         ("supervisor/core/x.py", "from supervisor.config.problems import shown"),
         ("supervisor/adapters/x.py", "import os\nfrom supervisor import narrative"),
         ("supervisor/job.py", "from supervisor.runtime import Runtime"),
+        ("supervisor/engines/fleet/ray_helper.py", "import ray"),
         ("supervisor/cli/x.py", "from supervisor import __version__"),
         ("trainer/x.py", "import jax\nfrom supervisor.protocol import reporter"),
         ("trainer/x.py", "from supervisor.config.training.sections import LoopConfig"),
@@ -331,14 +346,19 @@ def _engines_named(source: str, path: str) -> list[str]:
     ]
 
 
-IMPLEMENTATIONS = ("supervisor.engines.local",)
+IMPLEMENTATIONS = ("supervisor.engines.local", "supervisor.engines.fleet.fleet_engine")
 """The modules of the engines."""
 
 
-def test_one_place_alone_names_an_engine() -> None:
+def test_one_place_alone_chooses_an_engine() -> None:
+    """An agent has the local engine on each host of a fleet."""
     paths = [path for path in MODULES if path.startswith("supervisor/")]
     naming = [path for path in paths if _engines_named((ROOT / path).read_text("utf-8"), path)]
-    assert naming == ["supervisor/job.py"]
+    assert naming == [
+        "supervisor/engines/fleet/agent_ranks.py",
+        "supervisor/engines/fleet/on_ray.py",
+        "supervisor/job.py",
+    ]
 
 
 def test_what_names_an_engine_is_seen() -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
+import subprocess
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from supervisor.cli.main import VERBS
+from supervisor.config.config_page import wrapped
 from supervisor.config.json_schema import json_schema
 from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.rules import RULES
 from supervisor.protocol import environment, messages
+from supervisor.protocol.worker_path import supervise_worker
+from supervisor.python_api import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -39,8 +45,29 @@ def test_a_page_is_what_its_module_prints(name: str) -> None:
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_make_writes_the_page(name: str) -> None:
-    line = f"-m {GENERATED[name]} > docs/reference/{name}\n"
+    line = f"$(call printed,{GENERATED[name]},docs/reference/{name})\n"
     assert line in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize(("code", "page"), [(0, "half of it\n"), (1, "as it was\n")])
+def test_a_page_stays_as_it_was_if_its_module_fails(tmp_path: Path, code: int, page: str) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f"#!/bin/sh\necho half of it\nexit {code}\n")
+    python.chmod(0o755)
+    reference = tmp_path / "docs" / "reference"
+    reference.mkdir(parents=True)
+    (reference / "events.md").write_text("as it was\n")
+    command = ["make", "--old-file=install", f"--file={ROOT / 'Makefile'}", "pages", "BIN=bin"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is (code == 0), done.stderr
+    assert (reference / "events.md").read_text() == page
+    assert [path.name for path in reference.iterdir() if path.suffix != ".md"] == []
+
+
+def test_no_line_ends_within_code() -> None:
+    lines = wrapped(f"{'a ' * 58}`python -m x`, and more; a `b c` too", "  ").splitlines()
+    assert lines == ["a " * 57 + "a", "  `python -m x`, and more; a `b c` too"]
 
 
 def test_every_key_of_the_config_has_a_row_and_a_meaning() -> None:
@@ -50,6 +77,11 @@ def test_every_key_of_the_config_has_a_row_and_a_meaning() -> None:
         tuple(re.findall(r"^\| `([^`]+)` \| [^|]+ \| [^|]+ \| \S", one, re.M)) for one in sections
     ]
     assert sorted(rows) == sorted(tuple(each["properties"]) for each in defs)
+
+
+def test_the_default_of_a_choice_is_one_of_its_values() -> None:
+    rows = re.findall(r"^\| `[^`]+` \| true or false \| ([^|]+) \|", text("config.md"), re.M)
+    assert {re.split(r"\W", row.strip("`"))[0] for row in rows} <= {"true", "false", "none"}
 
 
 def test_every_exit_code_verb_and_rule_is_there() -> None:
@@ -72,3 +104,17 @@ def test_the_worker_protocol_names_every_message_and_variable() -> None:
         if name.isupper() and isinstance(value, str) and value.startswith(environment.PREFIX)
     }
     assert named - {environment.PREFIX} <= set(re.findall(r"`(SUPERVISE_\w+)`", page))
+
+
+def test_the_page_about_python_names_every_call_and_every_field() -> None:
+    page = text("python.md")
+    for name in supervise_worker.__all__:
+        value = getattr(supervise_worker, name)
+        shown = name
+        if callable(value):
+            parameters = inspect.signature(value).parameters.values()
+            bare = (str(each.replace(annotation=inspect.Parameter.empty)) for each in parameters)
+            shown = f"{name}({', '.join(bare)})"
+        assert f"| `{shown}` | " in page
+    for field in fields(Result):
+        assert f"| `{field.name}` | " in page

@@ -22,6 +22,7 @@ MAY_READ_RUN_LOG = {
     "processes/test_crowds.py": (2, FLOOD),
     "processes/test_cut_secrets.py": (6, SUBJECT),
     "processes/test_lumps.py": (1, INSIDE),
+    "processes/test_recognised_steps.py": (1, INSIDE),
     "processes/test_security.py": (1, FLOOD),
     "processes/test_standby.py": (1, INSIDE),
     "processes/test_stopping.py": (2, LAYOUT),

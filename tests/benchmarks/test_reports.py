@@ -1,4 +1,4 @@
-"""What the benchmarks conclude from their samples, and what of it gets into the README."""
+"""What the benchmarks conclude from their samples, and what of it gets into the docs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.goodput import CONTESTANTS, conclude, in_turn, storm
 from benchmarks.overhead import Measurements
 from benchmarks.overhead import conclude as conclude_overhead
 from benchmarks.report import _T95, Report
-from benchmarks.tables import RESULTS, TABLES, rewritten
+from benchmarks.tables import ALL_TABLES, PAGES, RESULTS, SUMMARY, TABLES, rewritten
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -53,15 +53,58 @@ def test_a_table_is_rewritten_in_its_place(tmp_path: Path) -> None:
     assert rewritten(once, tmp_path) == once
 
 
-def test_what_was_not_measured_is_said_to_be(tmp_path: Path) -> None:
-    text = "<!-- benchmark: floor -->\n<!-- end -->"
+@pytest.mark.parametrize("name", ["floor", SUMMARY])
+def test_what_was_not_measured_is_said_to_be(name: str, tmp_path: Path) -> None:
+    text = f"<!-- benchmark: {name} -->\n<!-- end -->"
     assert "Not measured yet" in rewritten(text, tmp_path)
 
 
-def test_the_readme_has_a_place_for_each_table() -> None:
-    readme = README.read_text()
+def test_each_table_has_a_place() -> None:
+    page = ALL_TABLES.read_text()
     for name in TABLES:
-        assert f"<!-- benchmark: {name} -->\n" in readme
+        assert f"<!-- benchmark: {name} -->\n" in page
+    assert f"<!-- benchmark: {SUMMARY} -->\n" in README.read_text()
+
+
+def test_every_page_with_a_table_is_written() -> None:
+    found = {README, *(README.parent / "docs").rglob("*.md")}
+    assert {page for page in found if "<!-- benchmark: " in page.read_text()} == set(PAGES)
+
+
+def summary(results: Path) -> list[list[str]]:
+    """The cells of the summary, row by row."""
+    text = rewritten(f"<!-- benchmark: {SUMMARY} -->\n<!-- end -->", results)
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("| ")
+    ]
+
+
+def test_the_summary_has_only_what_was_measured(tmp_path: Path) -> None:
+    floor = Report("floor")
+    floor.spread("standby", "ms", [9.0])
+    floor.spread("bash", "ms", [8.0])
+    floor.finish(tmp_path / "floor.json")
+    overhead = Report("overhead")
+    overhead.spread("defaults", "pss_mb", [300.0])
+    overhead.finish(tmp_path / "overhead.json")
+    head, _, *rows = summary(tmp_path)
+    assert head == ["median", "supervise, with a standby", "bash `until`"]
+    assert rows == [
+        ["death of a trivial program until its next start, ms", "9", "8"],
+        ["memory of supervise (PSS), MB", "300", ""],
+    ]
+
+
+@pytest.mark.parametrize("name", ["supervisor", "supervised"])
+def test_the_summary_knows_the_names_of_older_results(name: str, tmp_path: Path) -> None:
+    report = Report("overhead")
+    report.spread(name, "cpu_percent", [0.25])
+    report.finish(tmp_path / "overhead.json")
+    head, _, row = summary(tmp_path)
+    assert head == ["median", "supervise, without"]
+    assert row == ["CPU time of supervise, % of one core", "0.25"]
 
 
 def test_a_gap_is_from_a_death_to_the_beginning_after_it() -> None:
@@ -77,9 +120,10 @@ def test_a_storm_is_the_same_for_all() -> None:
     assert kills[-1] < 1000.0
 
 
-def test_the_tables_in_the_readme_are_those_of_the_results() -> None:
-    readme = README.read_text()
-    assert rewritten(readme, RESULTS) == readme, "run: python -m benchmarks.tables"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_tables_are_those_of_the_results(page: Path) -> None:
+    text = page.read_text()
+    assert rewritten(text, RESULTS) == text, "run: python -m benchmarks.tables"
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 9, 30])

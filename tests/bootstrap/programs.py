@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.engines.python_program import bootstrapped
+from supervisor.engines.python_program import START, bootstrapped
 from supervisor.protocol.failure_record import FailureRecord, parse_failure_record
 from supervisor.protocol.messages import Message, decode
 
@@ -49,11 +49,17 @@ class Twice:
         return self._run([python, *arguments], {"PYTHONUNBUFFERED": "1", **(env or {})})
 
     def bootstrapped(
-        self, *arguments: str, python: str = sys.executable, env: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+        start: str = START,
     ) -> Outcome:
+        """`start` is how the command line names the file of the bootstrap."""
         argv, why_not = bootstrapped([python, *arguments])
         assert why_not is None
         assert len(argv) == len(arguments) + 2
+        argv = [start if word == START else word for word in argv]
         self.failure_file.unlink(missing_ok=True)
         read_end, write_end = os.pipe()
         status = os.fstat(read_end)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from supervisor.engines.ahead.standby_pool import why_no_standby
-from supervisor.engines.python_program import START, bootstrapped
+from supervisor.engines.python_program import START, bootstrapped, from_interpreter
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,15 @@ def test_what_runs_as_it_is(argv: str, why: str) -> None:
     assert why_not.endswith(why)
 
 
-def test_a_command_that_becomes_the_program_has_no_standby() -> None:
-    """It would set again what the standby is told when it becomes the worker."""
-    why = why_no_standby(["env", "A=1", "python", "t.py"], {})
-    assert why == "env starts Python: set variables in command.env instead"
+def test_a_command_that_sets_variables_has_no_standby() -> None:
+    """The standby is told its environment when it becomes the worker, after the command."""
+    why = why_no_standby(["nice", "env", "A=1", "python", "t.py"], {})
+    assert why == "env sets variables for Python: set them in command.env instead"
+    assert why_no_standby(["nice", "-n", "5", "python", "t.py"], {}) is None
     assert why_no_standby(["python", "t.py"], {}) is None
+
+
+def test_a_standby_has_become_the_interpreter_already() -> None:
+    assert from_interpreter(["nice", "-n", "5", "python", "-u", "t.py"]) == ["python", "-u", "t.py"]
+    assert from_interpreter(["python", "nice"]) == ["python", "nice"]
+    assert from_interpreter(["nice", "train"]) == ["nice", "train"]

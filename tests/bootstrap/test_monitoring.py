@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 
 import pytest
 
+from supervisor.protocol import worker_path
 from supervisor.protocol.messages import (
     CompiledMessage,
     SavedMessage,
@@ -124,6 +126,28 @@ def test_a_program_that_speaks_for_itself_is_not_interrupted(twice: Twice) -> No
     assert told == [StageMessage(Stage.EVALUATING)]
 
 
+def test_what_the_program_reports_itself_is_not_inferred(twice: Twice) -> None:
+    program = (
+        "import jax, jax.numpy as jnp, supervise_worker\n"
+        "supervise_worker.step(1)\n"
+        "jax.monitoring.record_scalar('mine/loss', 0.5, step=99)\n"
+        "jnp.ones(3).sum()\n"
+        "supervise_worker.stage('EVALUATING')\n"
+        "jnp.ones(4).sum()\n"
+        "raise ValueError\n"
+    )
+    twice.write({"train.py": program})
+    folder = str(Path(worker_path.__file__).parent)
+    assert twice.bootstrapped("train.py", env={**JAX, "PYTHONPATH": folder}).status == 1
+    steps = [message for message in twice.messages if isinstance(message, StepMessage)]
+    assert steps == [StepMessage(1)]
+    told = [message for message in twice.messages if isinstance(message, StageMessage)]
+    assert Stage.COMPILING in [message.stage for message in told], "it had named no stage"
+    assert told[-1] == StageMessage(Stage.EVALUATING, 1)
+    assert twice.record is not None
+    assert (twice.record.stage, twice.record.step) == ("EVALUATING", 1)
+
+
 def test_a_compilation_that_was_given_up_is_no_cause(twice: Twice) -> None:
     program = (
         "import jax, jax.numpy as jnp\n"
@@ -148,3 +172,29 @@ def test_long_compilations_are_told(twice: Twice) -> None:
     twice.bootstrapped("train.py", env=JAX)
     told = [message for message in twice.messages if isinstance(message, CompiledMessage)]
     assert told == [CompiledMessage(12.25, "jit(step)")]
+
+
+LOSSES = """
+import jax, jax.numpy as jnp, numpy as np, time
+for number, (name, value) in enumerate({
+    "actor/train/loss": np.float32(0.5),
+    "train/loss ": 9.0,
+    "/train/train_loss": jnp.asarray(2.0).block_until_ready(),
+    "eval/loss": 3.0,
+    "train/kl_loss": 3.0,
+    "loss": np.ones(2),
+    "LOSS": float("nan"),
+}.items(), 1):
+    jax.monitoring.record_scalar(name, value, step=number)
+    time.sleep(0.11)  # a step that comes sooner is not sent
+"""
+
+
+def test_only_the_loss_of_the_training_is_reported_whatever_number_it_is(twice: Twice) -> None:
+    """Tunix gives arrays of numpy. One that a device has not computed is not waited for."""
+    twice.write({"train.py": LOSSES})
+    assert twice.bootstrapped("train.py", env=JAX).status == 0
+    steps = [message for message in twice.messages if isinstance(message, StepMessage)]
+    losses = {message.step: message.metrics.get("loss") for message in steps}
+    assert isnan(losses.pop(7) or 0.0)
+    assert losses == {1: 0.5, 2: None, 3: 2.0, 4: None, 5: None, 6: None}

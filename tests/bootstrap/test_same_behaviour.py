@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from collections.abc import Mapping
 
 import pytest
 
+from supervisor.engines.python_program import START
 from supervisor.protocol.messages import NoticeMessage
 from tests.bootstrap.programs import SUPPORTED, UNSUPPORTED, Outcome, Twice
 
@@ -346,3 +348,16 @@ def test_other_versions_run_plainly(twice: Twice, python: str) -> None:
     (notice,) = twice.messages
     assert isinstance(notice, NoticeMessage)
     assert "it knows CPython 3.11 to 3.13, and this is Python " in notice.text
+
+
+@pytest.mark.parametrize(
+    "program", ["program.py", "no_such_program.py"], ids=["bootstrapped", "run plainly"]
+)
+def test_the_command_line_may_name_the_bootstrap_by_a_relative_path(
+    twice: Twice, program: str
+) -> None:
+    twice.write({"program.py": "import sys\nprint(sys.argv, sys.orig_argv[1:])"})
+    relative = os.path.relpath(START, twice.directory)
+    plain = twice.plainly(program, "one")
+    ours = twice.bootstrapped(program, "one", start=relative)
+    assert (ours.stdout, ours.stderr, ours.status) == (plain.stdout, plain.stderr, plain.status)

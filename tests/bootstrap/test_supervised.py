@@ -81,7 +81,7 @@ def test_a_jax_program_with_orbax_crashes_and_resumes(
     assert b"imported ahead: False" in result.rank_log(1)
     assert b"imported ahead: True" in result.rank_log(2)
     failure = result.summary["attempts"][0]["failure"]
-    assert failure["root_cause"] == "builtins.ConnectionResetError: the peer went away"
+    assert failure["root_cause"] == "ConnectionResetError: the peer went away"
     assert failure["where"].startswith(f"{program}:")
     told = result.event("attempt-failed", place=failure["where"])
     assert told["root_cause"] == failure["root_cause"]
@@ -102,7 +102,7 @@ def test_a_compile_error_ends_the_job(
 
 
 @pytest.mark.parametrize(
-    ("bootstrap", "root_cause"), [(True, "builtins.OSError: b"), (False, "exit code 9")]
+    ("bootstrap", "root_cause"), [(True, "OSError: b"), (False, "exit code 9")]
 )
 def test_the_bootstrap_can_be_left_out(
     supervise: Supervise, model_dir: Path, bootstrap: bool, root_cause: str

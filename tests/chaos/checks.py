@@ -113,30 +113,28 @@ def _statements(job: Job) -> list[Statement]:
 def _lost_steps(job: Job) -> Iterator[str]:
     """Check that each attempt resumed from the newest undamaged step that was committed when it
     began, or from a snapshot above it."""
-    restored: dict[str, int | None] = {}
-    remembered: dict[str, int] = {}
+    restored: dict[int, int | None] = {}
+    remembered: dict[int, int] = {}
     for line in job.lines:
-        match = re.match(r"restored the state of step (\d+)|starts afresh", line.text)
-        if match and line.source is not None:
-            restored[line.source] = int(match[1]) if match[1] else None
-        match = re.match(r"resumed from the snapshot of step (\d+) in memory \(", line.text)
-        if match and line.source is not None:
-            remembered[line.source] = int(match[1])
+        if line.event == "state-restored":
+            restored[line.keys["attempt"]] = line.keys["step"]
+        elif line.event == "snapshot-restored":
+            remembered[line.keys["attempt"]] = line.keys["step"]
     for told in _statements(job):
-        name = f"attempt {told.attempt}"
-        good = [number for number, mark in told.committed.items() if mark not in job.damaged]
+        number, name = told.attempt, f"attempt {told.attempt}"
+        good = [step for step, mark in told.committed.items() if mark not in job.damaged]
         newest = max(good, default=None)
-        if name in restored and restored[name] != newest:
-            yield f"{name} resumed from {restored[name]}, not from {newest}"
-        if name in remembered and remembered[name] < (newest or 0):
-            yield f"{name} resumed from {remembered[name]} in memory, although {newest} is newer"
+        if number in restored and restored[number] != newest:
+            yield f"{name} resumed from {restored[number]}, not from {newest}"
+        if number in remembered and remembered[number] < (newest or 0):
+            yield f"{name} resumed from {remembered[number]} in memory, although {newest} is newer"
 
 
 def _snapshots(job: Job, outcomes: list[Outcome]) -> str:
     """Check that a snapshot was used if one had to be: if none is ever used, every other check
     passes."""
     wanted = any(one.fault.name in _LEAVE_SNAPSHOTS and one.at is not None for one in outcomes)
-    used = any(line.text.startswith("resumed from the snapshot") for line in job.lines)
+    used = any(line.event == "snapshot-restored" for line in job.lines)
     return "no attempt resumed from one" if wanted and not used else ""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from supervisor.diagnosis.rules import DISK_FULL
 from tests.chaos import hostile, strikes
-from tests.chaos.job import SECRET, Job
+from tests.chaos.job import SECRET, Job, Sign
 
 Strike = Callable[[Job], str]
 """Inflicts a fault; returns a text for the table, perhaps empty."""
@@ -34,8 +34,8 @@ class Fault:
 
     group: str
     name: str
-    expected_line: str
-    """A regular expression for the supervisor's line that shows that it has noticed the fault."""
+    expected: Sign | None
+    """The event by which the supervisor shows that it has noticed the fault; None: it need not."""
     injected: dict[str, Any] | None = None
     strike: Strike | None = None
     effect: Effect = Effect.ATTEMPT
@@ -57,8 +57,8 @@ class Fault:
         return self.stage in ("SAVING", "FINISHING")
 
 
-def _rule(name: str) -> str:
-    return f"verdict (?:RESTART|POLICY) .rule '{name}'"
+def _rule(name: str) -> Sign:
+    return Sign("verdict", {"code": name})
 
 
 _OUTSIDE_SIGNALS = {
@@ -151,7 +151,7 @@ def _injected() -> list[Fault]:
 
 
 def _outside() -> list[Fault]:
-    def fault(group: str, name: str, expected: str, strike: Strike, effect: Effect) -> Fault:
+    def fault(group: str, name: str, expected: Sign, strike: Strike, effect: Effect) -> Fault:
         return Fault(group, name, expected, strike=strike, effect=effect)
 
     signals = [
@@ -225,7 +225,11 @@ def _outside() -> list[Fault]:
 
 def _harmless() -> list[Fault]:
     def fault(
-        group: str, name: str, strike: Strike, expected: str = "", seconds: float = 0.0
+        group: str,
+        name: str,
+        strike: Strike,
+        expected: Sign | None = None,
+        seconds: float = 0.0,
     ) -> Fault:
         return Fault(group, name, expected, strike=strike, effect=Effect.NOTHING, seconds=seconds)
 
@@ -262,23 +266,23 @@ def _harmless() -> list[Fault]:
             "progress pipe",
             "garbage on the progress pipe",
             strikes.garbage_on_progress_pipe,
-            "a message of rank 0 was refused",
+            Sign("message-refused", {"rank": 0}),
         ),
     ]
 
 
-_KILLED = "the supervisor before this one ended without a word"
+_KILLED = Sign("supervisor-lost")
 
 
 def _ends_of_runs() -> list[Fault]:
     def killed(name: str, strike: Strike, code: int = -9) -> Fault:
         return Fault("supervisor: killed", name, _KILLED, None, strike, Effect.RUN, code)
 
-    def damaged(name: str, strike: Strike, expected: str) -> Fault:
+    def damaged(name: str, strike: Strike, expected: Sign) -> Fault:
         return Fault("damage", name, expected, None, strike, Effect.RUN, exit_code=-9)
 
     def stopped(name: str, strike: Strike, code: int) -> Fault:
-        expected = f"DRAINED, exit code {code}"
+        expected = Sign("job-ended", {"status": "DRAINED", "code": code})
         return Fault("supervisor: stopped", name, expected, None, strike, Effect.RUN, code)
 
     return [
@@ -295,7 +299,7 @@ def _ends_of_runs() -> list[Fault]:
         stopped("SIGTERM twice", strikes.signals_to_supervisor("SIGTERM", "SIGTERM"), 75),
         stopped("SIGTERM while the trainer is stopped", strikes.stop_with_stopped_trainer, 75),
         stopped("SIGTERM while the trainer restores", strikes.stop_while_restoring, 75),
-        damaged("torn journal tail", strikes.tear_journal, "the journal ended in the middle"),
+        damaged("torn journal tail", strikes.tear_journal, Sign("journal-torn")),
         damaged("uncommitted step directory", strikes.plant_uncommitted, _KILLED),
         damaged("newest checkpoint truncated", strikes.truncate_newest, _KILLED),
     ]

@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,37 @@ class Line:
     """The number of the run of the command that printed it, counted from 1."""
     attempt: int
     text: str
-    source: str | None
-    """The part of the supervisor that says it; None: the trainer says it."""
+    event: str
+    """The name of the supervisor's event; `output`: the trainer says it."""
+    keys: Mapping[str, Any]
+    """The facts of the event, by name."""
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the trainer says it."""
+        return self.event == "output"
 
     @property
     def step(self) -> int | None:
         """The optimizer step that the trainer has completed, if the line reports one."""
-        match = _STEP.match(self.text) if self.source is None else None
+        match = _STEP.match(self.text) if self.is_output else None
         return int(match[1]) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """An event of the supervisor that shows something: its name, and some of its keys."""
+
+    event: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
+
+    def fits(self, line: Line) -> bool:
+        """Whether the line is such an event."""
+        return line.event == self.event and self.keys.items() <= line.keys.items()
+
+    def __str__(self) -> str:
+        keys = ", ".join(f"{name} {value}" for name, value in self.keys.items())
+        return f"{self.event} ({keys})" if keys else self.event
 
 
 class Job:
@@ -166,20 +189,13 @@ class Job:
         shown += (self.folder / f"run{self.runs}.stderr").read_text().splitlines()[-15:]
         raise StormError("\n      ".join([f"waited {timeout:g} s for {what}{ended}", *shown]))
 
-    def wait_for_line(self, pattern: str, after: int, timeout: float = 60.0) -> None:
-        """Wait for a line of the supervisor that matches `pattern`, from index `after` on."""
-        self.wait_for(repr(pattern), lambda: self.find(pattern, after) is not None, timeout)
+    def wait_for_event(self, sign: Sign, after: int, timeout: float = 60.0) -> None:
+        """Wait for an event of the supervisor that fits, from index `after` on."""
+        self.wait_for(str(sign), lambda: self.find(sign, after) is not None, timeout)
 
-    def find(self, pattern: str, after: int, before: int | None = None) -> Line | None:
-        """Return the first line of the supervisor that matches, from index `after` to `before`."""
-        return next(
-            (
-                line
-                for line in self.lines[after:before]
-                if line.source is not None and re.search(pattern, line.text)
-            ),
-            None,
-        )
+    def find(self, sign: Sign, after: int) -> Line | None:
+        """Return the first event of the supervisor that fits, from index `after` on."""
+        return next(filter(sign.fits, self.lines[after:]), None)
 
     def _read(self, process: subprocess.Popen[bytes], run: int) -> None:
         assert process.stdout is not None
@@ -190,8 +206,7 @@ class Job:
 
     def _take(self, raw: str, run: int) -> None:
         told = json.loads(raw)
-        event, text = told["event"], told["text"]
-        source = told["source"] if event != "output" else None
+        event = told["event"]
         with self._news:
             if event == "attempt-started":
                 self.attempt, self.pid, self.step = told["attempt"], None, None
@@ -199,7 +214,7 @@ class Job:
                 self.pid = told["pids"][0]
             elif event == "rank-ended" and told["rank"] == 0:
                 self.pid = self.step = None
-            line = Line(self.now(), run, self.attempt, text, source)
+            line = Line(self.now(), run, self.attempt, told["text"], event, told)
             self.lines.append(line)
             self.step = line.step if line.step is not None else self.step
             self._news.notify_all()

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.chaos.faults import Effect, Fault
-from tests.chaos.job import Job, Line
+from tests.chaos.job import Job, Line, Sign
 from tests.chaos.schedule import Chapter, Planned
 
 _FIRING = re.compile(r"DRILL phase1-(\d+) fires")
-_VERDICT = re.compile(r"verdict (\w+) .rule '([\w-]+)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def _goes_on(job: Job, fault: Fault, index: int) -> bool:
 
 
 def _starts(line: Line) -> bool:
-    return line.source is not None and line.text.startswith("starting attempt ")
+    return line.event == "attempt-started"
 
 
 def outcomes(chapters: list[Chapter], struck: list[Struck], job: Job) -> list[Outcome]:
@@ -110,7 +109,7 @@ def _fired(chapters: list[Chapter], job: Job) -> list[Struck]:
     injected = [planned for chapter in chapters for planned in injected_by(chapter)]
     found = []
     for index, line in enumerate(job.lines):
-        match = _FIRING.match(line.text) if line.source is None else None
+        match = _FIRING.match(line.text) if line.is_output else None
         if match:
             planned = injected[int(match[1])]
             step = planned.step if planned.step is not None else _last_step(job.lines[:index])
@@ -124,7 +123,7 @@ def _last_step(lines: list[Line]) -> int | None:
 
 def _outcome(one: Struck, job: Job) -> Outcome:
     fault = one.planned.fault
-    seen = job.find(fault.expected_line, one.index) if fault.expected_line else None
+    seen = job.find(fault.expected, one.index) if fault.expected is not None else None
     next_step = _next_step(one, job.lines)
     return Outcome(
         fault,
@@ -145,7 +144,7 @@ def _next_step(one: Struck, lines: list[Line]) -> Line | None:
     for line in lines[one.index :]:
         if line.step is not None and (over or line.attempt > one.attempt):
             return line
-        if line.source is not None and line.text.startswith("SUCCEEDED"):
+        if Sign("job-ended", {"status": "SUCCEEDED"}).fits(line):
             return line
     return None
 
@@ -154,10 +153,10 @@ def _noticed(one: Struck, seen: Line | None, job: Job) -> str:
     parts = [one.told]
     if one.exit_code is not None:
         parts.append(f"exit code {one.exit_code}")
-    if seen is not None and (match := _VERDICT.search(seen.text)):
-        failed = job.find("^failed: ", one.index)
-        cause = failed.text.removeprefix("failed: ").partition(";")[0] if failed else ""
-        parts.append(f"{match[2]}: {cause} -> {match[1]}")
+    if seen is not None and seen.event == "verdict":
+        failed = job.find(Sign("attempt-failed"), one.index)
+        cause = failed.keys["cause"] if failed is not None else ""
+        parts.append(f"{seen.keys['code']}: {cause} -> {seen.keys['verdict']}")
     elif seen is not None:
         parts.append(seen.text)
     return ", ".join(filter(None, parts)) or "nothing to notice"
@@ -166,20 +165,29 @@ def _noticed(one: Struck, seen: Line | None, job: Job) -> str:
 def _then(one: Struck, next_step: Line | None, job: Job) -> str:
     if one.planned.fault.effect is Effect.NOTHING:
         return "trains on"
-    start = job.find(r"^starting attempt", one.index)
-    found_state = r"^(restored the state of step|resumed from the snapshot|starts afresh)"
-    restored = job.find(found_state, one.index)
+    start = job.find(Sign("attempt-started"), one.index)
     if start is None or next_step is None:
         return ""
     again = "run again, " if one.planned.fault.effect is Effect.RUN else ""
-    found = re.search(r"(snapshot of )?step \d+", restored.text) if restored is not None else None
-    return f"{again}attempt {next_step.attempt} from {found[0] if found else 'the beginning'}"
+    return f"{again}attempt {next_step.attempt} from {_resumed_from(job.lines[one.index :])}"
+
+
+def _resumed_from(lines: list[Line]) -> str:
+    """Return in words what the first attempt in `lines` that restored its state resumed from."""
+    for line in lines:
+        if line.event == "snapshot-restored":
+            return f"snapshot of step {line.keys['step']}"
+        if line.event == "state-restored" and line.keys["step"] is not None:
+            return f"step {line.keys['step']}"
+        if line.event == "state-restored":
+            break
+    return "the beginning"
 
 
 def _problem(one: Struck, seen: Line | None, next_step: Line | None) -> str:
     fault = one.planned.fault
-    if fault.expected_line and seen is None:
-        return f"nobody said {fault.expected_line!r}"
+    if fault.expected is not None and seen is None:
+        return f"there was no event {fault.expected}"
     if one.exit_code != fault.exit_code:
         return f"the command ended with {one.exit_code}, not {fault.exit_code}"
     if next_step is None:

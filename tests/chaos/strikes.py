@@ -11,7 +11,7 @@ from errno import ENOSPC
 from pathlib import Path
 
 from supervisor.protocol.committed import committed_steps
-from tests.chaos.job import Job, StormError
+from tests.chaos.job import Job, Sign, StormError
 
 Strike = Callable[[Job], str]
 
@@ -94,7 +94,7 @@ def kill_both(job: Job) -> str:
 def kill_supervisor_in_hang(job: Job) -> str:
     seen = len(job.lines)
     signal_to_trainer("SIGSTOP")(job)
-    job.wait_for_line(r"hang: .*; dumping the stacks", seen)
+    job.wait_for_event(Sign("hang-detected"), seen)
     job.signal(signal.SIGKILL)
     return ""
 
@@ -102,7 +102,7 @@ def kill_supervisor_in_hang(job: Job) -> str:
 def kill_supervisor_at_start(job: Job) -> str:
     seen = len(job.lines)
     signal_to_trainer("SIGKILL")(job)
-    job.wait_for_line(r"running as pid", seen)
+    job.wait_for_event(Sign("workers-started"), seen)
     job.signal(signal.SIGKILL)
     return ""
 
@@ -116,7 +116,7 @@ def stop_with_stopped_trainer(job: Job) -> str:
 def stop_while_restoring(job: Job) -> str:
     seen = len(job.lines)
     signal_to_trainer("SIGKILL")(job)
-    job.wait_for_line(r"stage RESTORING", seen)
+    job.wait_for_event(Sign("stage-entered", {"stage": "RESTORING"}), seen)
     job.signal(signal.SIGTERM)
     return ""
 
@@ -139,7 +139,7 @@ def fill_disk(job: Job) -> str:
             if error.errno != ENOSPC:
                 raise
         file.truncate(file.tell() - _LEFT)
-    job.wait_for_line("^verdict", seen)
+    job.wait_for_event(Sign("verdict"), seen)
     ballast.unlink()
     return ""
 

@@ -211,6 +211,19 @@ def test_what_is_refused(
         assert message in text
 
 
+@pytest.mark.parametrize(("elastic", "is_refused"), [("bitwise", True), ("rounding", False)])
+def test_the_micro_batch_stays_where_the_bits_are_to_stay(elastic: str, is_refused: bool) -> None:
+    then = changed(1, "init.determinism.elastic", elastic)
+    now = deepcopy(then)
+    then[1]["trainer"]["init"]["loop"]["micro_batch_size"] = 8
+    now[1]["trainer"]["init"]["loop"]["micro_batch_size"] = 4
+    found = list(refused(RUNNING, changes(then, now), 3, once=True))
+    assert bool(found) is is_refused
+    for _, text in found:
+        assert text.startswith("trainer[1].init.loop.micro_batch_size: 8 -> 4")
+        assert "checkpoint of step 40 does not fit it" in text
+
+
 @pytest.mark.parametrize(
     ("state", "num_phases", "allowed"),
     [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from supervisor.config.feasible_rungs import (
 from supervisor.config.schema import Phase
 from supervisor.config.topology import parse_slice, parse_topology
 from tests.config.files import load, problems, with_command, with_init, with_restart
+from tests.forked import forked
 
 ELASTIC = with_command("argv: [a]\nelastic: true")
 
@@ -108,13 +107,20 @@ def test_a_size_in_no_table_has_no_known_topology(accelerator_type: str) -> None
     assert parse_slice(accelerator_type).topology is None
 
 
-def test_validate_says_that_the_topology_of_such_a_size_is_unknown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        ("type: v5e-12", "a v5e-12, a size in no table of Google's"),
+        ("type: v5e-16", "asks for 16 TPU chips, more than one host has: `supervise run` starts"),
+        ("type: v5e-8, slices: 2", "on this host only; use a slice of one host (v5e-8 at most)"),
+    ],
+)
+def test_validate_says_what_is_odd_about_a_slice(devices: str, said: str, tmp_path: Path) -> None:
     config = tmp_path / "job.yaml"
     command = with_command("argv: ['true']")
-    config.write_text(with_init("devices: {platform: tpu, type: v5e-12}", command))
-    argv = [sys.executable, "-m", "supervisor", "validate", str(config)]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "a v5e-12, a size in no table of Google's" in done.stdout
+    config.write_text(with_init(f"devices: {{platform: tpu, {devices}}}", command))
+    done = forked("validate", config, cwd=tmp_path)
+    assert said in done.stdout
     assert done.returncode == 0
 
 

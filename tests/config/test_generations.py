@@ -75,10 +75,3 @@ def test_the_page_of_tpus_says_of_each_generation_what_the_table_does() -> None:
         several = {n for chips in known.parts for n in process_counts(name, chips)} - {1}
         assert (workers == "no") == (not several)
         assert all(str(n) in workers for n in several)
-
-
-def test_the_readme_names_every_generation() -> None:
-    root = Path(__file__).parents[2]
-    for page in ("README.md",):
-        text = (root / page).read_text()
-        assert f"({', '.join(GENERATIONS)})" in text

@@ -123,7 +123,8 @@ MISTAKES = [
     ),
     (
         with_init("devices: {platform: tpu, type: v5e-16}\nworkers: 2"),
-        "trainer.init.workers: is 2, but v5e-16 has several hosts; use 1, on each of them",
+        "c.yaml:5: trainer.init.workers: is 2, but all workers run on one host, and v5e-16 has "
+        "several: give init.devices.type a slice of one host (v5e-8 at most)",
     ),
     (
         with_restart(
@@ -152,6 +153,18 @@ MISTAKES = [
             with_init("devices: {platform: tpu, type: v5e-8}", FIT),
         ),
         "standby: is ready, but a TPU belongs to one process at a time; use imports or off",
+    ),
+    (
+        with_restart("max_num_restarts: 1\npreemption: {until: '2027-01-01T00:00'}"),
+        "preemption.until: has no time zone: write 2027-01-01T00:00Z for UTC, or an offset",
+    ),
+    (
+        with_restart("max_num_restarts: 1\npreemption: {until: tomorrow}"),
+        "preemption.until: is no time: write an ISO time such as 2026-11-30T08:00:00Z",
+    ),
+    (
+        with_command("argv: [a]\nbootstrap: false\nsave_on_sigterm: true"),
+        "trainer.command.save_on_sigterm: needs the bootstrap, which is switched off",
     ),
     (
         with_command("argv: [a]\nbootstrap: false\npreload: [numpy]"),
@@ -248,6 +261,33 @@ MISTAKES = [
     ),
     (with_init("checkpoint: {snapshot: {}}"), "trainer.init.checkpoint.snapshot.every: is req"),
     (with_init("checkpoint: {snapshot: {every: 5}}"), "snapshot: snapshots in memory need our tr"),
+    (with_init("checkpoint: {pattern: 'ckpt'}"), "checkpoint.pattern: needs exactly one group"),
+    (with_init("checkpoint: {pattern: '(a)(b)'}"), "pattern: needs exactly one group, for the st"),
+    (with_init("checkpoint: {pattern: '(a'}"), "pattern: is not a regular expression"),
+    (with_init("checkpoint: {committed: closed}"), "checkpoint: committed needs a pattern, such"),
+    (with_init("checkpoint: {pattern: '(a)', committed: yes}"), "committed: input should be 'cl"),
+    (with_init("checkpoint: {pattern: '(a)', marker: x}"), "marker needs committed: marker"),
+    (
+        with_init("checkpoint: {pattern: '(a)', committed: marker, marker: a/b}"),
+        "checkpoint.marker: ",
+    ),
+    (with_init("checkpoint: {pattern: '(a)'}", FIT), "pattern: is only for a command; our tr"),
+    (
+        with_init("checkpoint: {pattern: '(a)', directory: 'gs://b/c'}"),
+        "checkpoint.committed: must be marker: the checkpoints are in a bucket, and nothing",
+    ),
+    (
+        with_init("checkpoint: {verify: true}", FIT),
+        "checkpoint.verify: is only for a command; our trainer (fit) verifies",
+    ),
+    (
+        with_init("checkpoint: {verify: true, directory: 'gs://b/c'}"),
+        "checkpoint.verify: must be left out: the checkpoints are in a bucket",
+    ),
+    (
+        with_init("checkpoint: {verify: true, pattern: '(a)'}"),
+        "checkpoint: verify is only for the known layouts",
+    ),
     (with_init("checkpoint: {keep: 0}"), "keep: input should be greater than 0"),
     # --- places
     (COMMAND.replace("runs/x", "''"), "c.yaml:3: trainer.init.model_dir: string should have"),

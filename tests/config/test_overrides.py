@@ -185,3 +185,8 @@ def test_phases_do_not_share_a_value() -> None:
 def test_any_option_is_taken_or_refused(config: str, option: str) -> None:
     with suppress(ConfigError):
         assert load(config, option).phases
+
+
+def test_a_key_with_thousands_of_parts_is_one_mistake() -> None:
+    (found,) = problems(FIT, "trainer" + ".a" * 5000 + "=1")
+    assert found == "--set trainer.a.a.a.a.a.a....: has more than 100 parts: no key is so deep"

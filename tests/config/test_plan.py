@@ -14,6 +14,7 @@ from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.diagnosis.success import Success
 from supervisor.prepare import prepare
+from supervisor.protocol.messages import Stage
 from tests.config.files import COMMAND, FIT, PHASES, load, with_command, with_init
 
 RESOLVED: dict[str, Any] = {"init": {"loop": {"max_steps": 9}}, "fit": {"x": 1}}
@@ -223,5 +224,76 @@ def test_the_policy_of_a_config_that_says_nothing_has_the_defaults_of_the_core(
     assert policy == RestartPolicy(policy.phases)
     (phase,) = policy.phases
     assert phase == PhasePolicy(
-        phase.name, phase.max_num_restarts, phase.max_num_preemptions, Success()
+        phase.name,
+        phase.max_num_restarts,
+        phase.max_num_preemptions,
+        Success(),
+        finds_checkpoints=True,  # older journals, whose jobs looked in one place, mean False
+    )
+
+
+@pytest.mark.parametrize(
+    ("deadlines", "command", "watched"),
+    [
+        ("{STARTING: 20m}", r"{argv: ['true'], progress: {pattern: 'step (\d+)'}}", True),
+        ("{INITIALIZING: 20m}", r"{argv: ['true'], progress: {pattern: 'step (\d+)'}}", False),
+        ("{STARTING: 20m}", "{argv: ['true']}", False),
+    ],
+)
+def test_a_command_is_watched_from_its_start_if_its_first_step_is_due(
+    tmp_path: Path, deadlines: str, command: str, watched: bool
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        f"""trainer:
+  init: {{model_dir: run, autorestart: {{max_num_restarts: 3, deadlines: {deadlines}}}}}
+  command: {command}
+"""
+    )
+    (phase,) = prepare(config, []).policy.phases
+    assert phase.reports_stages is watched
+
+
+TWO_POLICIES = r"""
+- trainer:
+    name: first
+    init:
+      model_dir: run
+      autorestart: {max_num_restarts: 1, max_total_restarts: 10, deadlines: {FINISHING: 20}}
+    command: {argv: ['true'], success: {step: 10}}
+- trainer:
+    name: second
+    init:
+      model_dir: run
+      autorestart:
+        max_num_restarts: 2
+        max_num_preemptions: 3
+        repeated_failure_limit: 4
+        deadlines: {FINISHING: 1000, STARTING: 60}
+    command: {argv: ['true'], success: {step: 20}, progress: {pattern: 'step (\\d+)'}}
+"""
+
+
+def test_each_phase_has_its_own_policy(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("trainer:" + TWO_POLICIES)
+    first, second = prepare(config, []).policy.phases
+    assert first == PhasePolicy(
+        "first",
+        max_num_restarts=1,
+        max_num_preemptions=20,
+        success=Success(step=10),
+        max_total_restarts=10,
+        deadlines={Stage.FINISHING: 20.0},
+        finds_checkpoints=True,
+    )
+    assert second == PhasePolicy(
+        "second",
+        max_num_restarts=2,
+        max_num_preemptions=3,
+        success=Success(step=20),
+        repeated_failure_limit=4,
+        deadlines={Stage.FINISHING: 1000.0, Stage.STARTING: 60.0},
+        reports_stages=True,
+        finds_checkpoints=True,
     )

@@ -112,12 +112,14 @@ class History:
         committed: int | None = None,
         adjustable: tuple[str, ...] = (),
         snapshot: int | None = None,
+        trained: bool | None = None,
     ) -> tuple[Decision, ...]:
         """The group is confirmed gone; it had resumed from memory, if `snapshot` is a step."""
         attempt, memory = self.state.attempt, snapshot is not None
         gone = WorkersGone(
             self.now, attempt, failure, snapshot, snapshot, committed, adjustable, memory
         )
+        gone = replace(gone, trained=trained)
         return self.happens(gone)
 
     def fails(

@@ -163,6 +163,17 @@ def test_devices_are_called_well_only_where_they_were_seen(problem: str | None, 
     assert problem is None or not any("found the devices healthy" in line for line in text)
 
 
+def test_no_host_is_to_be_replaced_whose_devices_could_not_be_probed() -> None:
+    history = job(replace(EIGHT, max_num_restarts=0))
+    advice = "If it comes back, have the host replaced."
+    history.fails(replace(HARDWARE, advice=advice))
+    history.cannot_look()
+    assert history.finish is not None
+    (told,) = (line for line in history.told if line.event == "advice")
+    assert "could not be probed (it hung): nothing shows that they are at fault" in told.text
+    assert advice not in told.text
+
+
 def test_a_job_that_has_shrunk_grows_back_at_its_next_restart() -> None:
     history = shrunk()
     history.lost = frozenset()
@@ -272,7 +283,7 @@ def test_a_quarantine_outlives_the_supervisor_by_the_time_of_day() -> None:
 
 def test_a_quarantine_that_is_over_is_no_reason_to_look() -> None:
     history = job()
-    kept = history.state.quarantine.add("3", "it computes wrongly", until=5.0)
+    kept = history.state.quarantine.add({"3": "it computes wrongly"}, until=5.0)
     history.state = replace(history.state, quarantine=kept)
     history.now = 5.0
     assert start(history.fails(RETRY)).num_devices is None
@@ -513,3 +524,29 @@ def test_a_ladder_that_the_config_no_longer_has_is_forgotten_but_not_what_was_mi
     (look,) = history.starts()
     assert isinstance(look, ProbeDevices)
     assert start(history.looks()).num_devices == 3
+
+
+@given(
+    st.sampled_from([(8, 4, 2, 1), (8, 6, 3), (4,), (8, 2)]),
+    st.sets(st.sampled_from("01234567")),
+    st.sets(st.sampled_from([8, 4, 2])),
+    st.booleans(),
+)
+def test_the_largest_rung_that_fits_is_taken(
+    rungs: tuple[int, ...], usable: set[str], struck: set[int], side_by_side: bool
+) -> None:
+    """Against a search through all rungs and their places."""
+    phase = replace(EIGHT, rungs=rungs, side_by_side=side_by_side)
+    ladder = Ladder()
+    for num_devices in struck:
+        ladder = ladder.strike(num_devices, "it cannot be compiled")
+    fit = []
+    for num_devices in set(rungs) - struck:
+        size = num_devices * 8 // rungs[0]
+        usual = [tuple(unit for unit in phase.units if unit in usable)[:size]]
+        runs = [phase.units[at : at + size] for at in range(0, 8, size)]
+        for run in runs if side_by_side else usual:
+            if len(run) == size and usable.issuperset(run):
+                fit.append(Placement(num_devices, run))
+                break
+    assert ladder.place(phase, usable) == max(fit, key=lambda each: each.num_devices, default=None)

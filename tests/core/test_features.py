@@ -50,6 +50,23 @@ def values() -> set[str]:
     return named
 
 
+VOCABULARY = {"doing", "state", "events", "decisions", "policy", "exit_codes"}
+
+
+def test_each_value_of_the_core_is_named() -> None:
+    """A value is a dataclass below the vocabulary: it knows events and policy, and other values."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in CORE.glob("[a-z]*.py")}
+    imports = {
+        name: set(re.findall(r"^from supervisor\.core\.(\w+) import", text, re.M))
+        for name, text in texts.items()
+    }
+    known = {"events", "policy"}
+    candidates = {name for name, text in texts.items() if "\n@dataclass" in text} - VOCABULARY
+    while found := {name for name in candidates - known if imports[name] <= known}:
+        known |= found
+    assert known | VOCABULARY == values()
+
+
 def files_of(happens: Callable[[], None]) -> set[str]:
     """The files of the core of which a function runs while something happens."""
     found = set[str]()

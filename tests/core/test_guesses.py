@@ -171,17 +171,20 @@ def test_a_step_that_nobody_told_is_not_the_same_after_a_commit() -> None:
     assert code(history) is ExitCode.FAILED
 
 
-def test_a_step_that_the_record_does_not_know_is_that_of_the_attempt() -> None:
+@pytest.mark.parametrize("recognised", [False, True])
+def test_a_step_that_the_record_does_not_know_is_that_of_the_attempt(recognised: bool) -> None:
+    """But a step that is only recognised ends no job."""
     history = started(policy(restarts=9))
     for committed in (10, 20):
         history.runs()
         history.ends(WorkerExit(0, code=1))
         attempt = history.state.attempt
-        history.happens(WorkersGone(history.now, attempt, at(None), None, 25, committed))
+        gone = WorkersGone(history.now, attempt, at(None), None, 25, committed)
+        history.happens(replace(gone, step_recognised=recognised))
         if history.state.backoff is not None:
             history.waits()
-    assert code(history) is ExitCode.FAILED
-    assert history.starts_decided == [1, 2]
+    assert code(history) is (None if recognised else ExitCode.FAILED)
+    assert history.starts_decided == ([1, 2, 3] if recognised else [1, 2])
 
 
 def test_guesses_after_new_checkpoints_are_a_livelock_that_is_told() -> None:
@@ -235,7 +238,7 @@ def test_a_guess_about_a_smaller_rung_is_tried_there_once_more_and_then_strikes_
     assert fails_and_looks(history, PER_RUNG) == 4
     assert history.state.budget.restarts == 1
     assert not history.state.ladder.struck
-    assert fails_and_looks(history, PER_RUNG) == 2, "the rung of 4 is struck, and nothing charged"
+    assert fails_and_looks(history, PER_RUNG) == 2, "the rung of 4 is disabled, and nothing charged"
     assert history.state.budget.restarts == 1
     assert fails_and_looks(history, PER_RUNG) == 2, "on this rung it is the first time"
     fails_and_looks(history, PER_RUNG)
@@ -244,7 +247,10 @@ def test_a_guess_about_a_smaller_rung_is_tried_there_once_more_and_then_strikes_
 
 
 def test_a_certain_one_strikes_a_smaller_rung_at_once() -> None:
-    assert fails_and_looks(shrunk(), replace(PER_RUNG, certain=True)) == 2
+    history = shrunk()
+    assert fails_and_looks(history, replace(PER_RUNG, certain=True)) == 2
+    start = next(one for one in reversed(history.decided) if isinstance(one, StartWorkers))
+    assert start.reason.endswith("on 4 devices: that rung is disabled")
 
 
 def test_a_guess_about_a_smaller_rung_strikes_it_at_once_where_no_restart_is_left() -> None:

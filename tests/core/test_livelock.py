@@ -15,6 +15,7 @@ from supervisor.core.livelock import EVERY, FIRST
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.diagnosis.success import Success
+from supervisor.narrative.findings import finding_lines
 from supervisor.protocol.messages import StepMessage
 from tests.core.history import FREE, PREEMPTED, RETRY, SAME, History, policy, started
 
@@ -140,3 +141,13 @@ def test_never_more_charged_restarts_than_it_says(
         assert history.state.budget.total <= total
     charged = len(history.starts_decided) - 1 - free
     assert charged <= total
+
+
+@pytest.mark.parametrize(("productive", "level"), [(79.0, "warning"), (92.0, "info")])
+def test_a_job_that_advances_all_the_same_is_no_reason_for_a_warning(
+    productive: float, level: str
+) -> None:
+    (line,) = finding_lines(TellLivelock("RuntimeError: boom", 3, 3, 100.0, productive))
+    assert line.level == level
+    assert ("progress livelock" in line.text) == (level == "warning")
+    assert f"{productive:.0f}% became committed steps" in line.text

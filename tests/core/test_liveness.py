@@ -22,7 +22,14 @@ from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import Status
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.diagnosis.success import Success
-from supervisor.protocol.messages import EvaluatedMessage, Message, Stage, StageMessage, StepMessage
+from supervisor.protocol.messages import (
+    EvaluatedMessage,
+    Message,
+    Stage,
+    StageMessage,
+    StepMessage,
+    StepsDroppedMessage,
+)
 from tests.core.history import FATAL, PREEMPTED, History, policy
 
 
@@ -139,6 +146,57 @@ def test_what_is_learned_from_the_output_only_makes_a_limit_longer(gaps: list[fl
         says(history, StepMessage(step, in_output=True), after=gap)
     learned = 5 * max(gaps[6:])
     assert limit(history) == pytest.approx(max(DEFAULT_DEADLINES[Stage.TRAINING], learned))
+
+
+REPORTS = st.one_of(
+    st.builds(StageMessage, st.sampled_from(Stage), st.none() | st.integers(0, 9), st.booleans()),
+    st.builds(StepMessage, st.integers(0, 99), in_output=st.booleans()),
+)
+RECOGNISED = st.one_of(
+    st.builds(StepMessage, st.integers(0, 99), in_output=st.just(True), recognised=st.just(True)),
+    st.just(StepsDroppedMessage()),
+)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 4000.0), REPORTS | RECOGNISED), max_size=60),
+    st.sampled_from([{}, {Stage.TRAINING: 5.0}]),
+)
+def test_recognised_steps_change_no_limit(
+    heard: list[tuple[float, Message]], overrides: dict[Stage, float]
+) -> None:
+    """Whatever is recognised: a job that falls silent has the limits that it has without."""
+    both = honest = Liveness()
+    now = 0.0
+    for after, message in heard:
+        now += after
+        both = both.heard(message, now, overrides)
+        is_recognised = isinstance(message, StepsDroppedMessage) or (
+            isinstance(message, StepMessage) and message.recognised
+        )
+        if not is_recognised:
+            honest = honest.heard(message, now, overrides)
+        assert both.expires == honest.expires
+        assert replace(both, step=None, recognised=False) == replace(honest, step=None)
+        if not both.recognised:
+            assert both.step == honest.step
+
+
+def test_a_program_that_prints_steps_of_something_else_may_be_silent_for_hours() -> None:
+    history = History(policy())
+    history.starts()
+    history.runs()
+    says(history, StageMessage(Stage.TRAINING, inferred=True))
+    for step in range(40):
+        says(history, StepMessage(step, in_output=True, recognised=True), after=1.0)
+    assert history.state.liveness.step == 39
+    assert history.state.deadline is None
+    says(history, StepsDroppedMessage())
+    assert history.state.liveness.step is None
+    says(history, StepMessage(3))
+    says(history, StepMessage(50, in_output=True, recognised=True))
+    assert history.state.liveness.step == 3, "a report comes before what is recognised"
+    assert limit(history) == DEFAULT_DEADLINES[Stage.TRAINING]
 
 
 def test_an_interruption_of_training_is_not_a_gap_between_steps() -> None:
@@ -308,6 +366,22 @@ def test_the_time_that_is_excused_is_no_silence_of_the_workers(stage: Stage) -> 
     before = limit(history)
     history.happens(SilenceExcused(history.now, 10.0, "the machine slept for 60 s"))
     assert limit(history) == before + 10.0
+
+
+def test_a_hang_tells_all_of_the_silence_also_what_was_excused() -> None:
+    history = watched(TRAINING=20.0)
+    says(history, StepMessage(1))
+    history.now += 5.0
+    history.happens(SilenceExcused(history.now, 10.0, "the machine slept for 60 s"))
+    (dump,) = falls_silent(history)
+    assert isinstance(dump, DumpStacks)
+    assert dump.reason.startswith("nothing was heard of it for 30.0 s")
+    again = watched(TRAINING=20.0)
+    again.happens(SilenceExcused(0.0, 10.0, "the machine slept for 60 s"))
+    says(again, StepMessage(1))
+    (dump,) = falls_silent(again)
+    assert isinstance(dump, DumpStacks)
+    assert dump.reason.startswith("nothing was heard of it for 20.0 s"), "since its last report"
 
 
 def test_an_excuse_watches_nobody_who_was_not_watched() -> None:

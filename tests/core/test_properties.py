@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import (
     ONLY_TOLD,
+    CancelLaunch,
     Decision,
     DumpStacks,
     FinishJob,
@@ -32,10 +33,14 @@ from supervisor.core.events import (
     VOLATILE,
     BadUnit,
     CheckpointCommitted,
+    CheckpointSetAside,
+    CheckpointsFound,
     DeadlineReached,
     DevicesProbed,
     Event,
+    LaunchCancelled,
     LaunchFailed,
+    LossesNotFinite,
     MaintenanceAnnounced,
     Noticed,
     PhaseBegun,
@@ -48,6 +53,7 @@ from supervisor.core.events import (
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
+    WorkersIdle,
     WorkersObserved,
     WorkersStarted,
 )
@@ -71,6 +77,7 @@ POLICY = RestartPolicy(
             rungs=(4, 2),
             units=("0", "1", "2", "3"),
             max_total_restarts=3,
+            finds_checkpoints=True,
         ),
         PhasePolicy("b", 1, 0, Success(step=10)),
     ),
@@ -110,6 +117,7 @@ drawn: dict[type, st.SearchStrategy[Event]] = {
     PhaseBegun: st.builds(PhaseBegun, times, st.integers(0, 1), st.just("dir"), steps),
     WorkersStarted: st.builds(WorkersStarted, times, attempts, pids),
     LaunchFailed: st.builds(LaunchFailed, times, attempts, failures),
+    LaunchCancelled: st.builds(LaunchCancelled, times, attempts),
     WorkerReported: st.builds(
         WorkerReported,
         times,
@@ -120,8 +128,36 @@ drawn: dict[type, st.SearchStrategy[Event]] = {
     Noticed: st.builds(Noticed, times, st.just("x")),
     MaintenanceAnnounced: st.builds(MaintenanceAnnounced, times, st.just("x")),
     SilenceExcused: st.builds(SilenceExcused, times, st.floats(0, 10), st.just("x")),
+    WorkersIdle: st.builds(
+        WorkersIdle,
+        times,
+        attempts,
+        st.floats(0, 1000),
+        st.sampled_from([None, Stage.SAVING]),
+    ),
+    LossesNotFinite: st.builds(
+        LossesNotFinite,
+        times,
+        attempts,
+        st.integers(0, 20),
+        st.integers(1, 12),
+        steps,
+        steps,
+        steps,
+    ),
+    CheckpointsFound: st.builds(CheckpointsFound, times, st.integers(0, 1), st.just("/out/ckpts")),
+    CheckpointSetAside: st.builds(
+        CheckpointSetAside,
+        times,
+        attempts,
+        st.integers(0, 20),
+        steps,
+        st.just("/run/damaged"),
+        st.just("it is missing"),
+        st.just(("a",)),
+    ),
     CheckpointCommitted: st.builds(
-        CheckpointCommitted, times, st.integers(0, 1), st.integers(0, 20)
+        CheckpointCommitted, times, st.integers(0, 1), st.integers(0, 20), st.booleans()
     ),
     SaveMeasured: st.builds(SaveMeasured, times, attempts, st.floats(0, 100)),
     WorkersObserved: st.builds(WorkersObserved, times, attempts, pids, exits),
@@ -171,7 +207,7 @@ def check_state(before: JobState, event: Event, state: JobState) -> None:
     assert 0 <= state.budget.restarts <= limits.max_num_restarts
     assert 0 <= state.budget.preemptions <= limits.max_num_preemptions
     assert state.budget.total <= (limits.max_total_restarts or state.budget.total)
-    if state.phase == before.phase:
+    if state.phase == before.phase and not takes_the_place_of_a_base_model(before, event):
         assert (state.budget.highest or -1) >= (before.budget.highest or -1)
     if before.status.terminal and not isinstance(event, SupervisorStarted):
         assert state == before
@@ -182,6 +218,11 @@ def check_state(before: JobState, event: Event, state: JobState) -> None:
     if isinstance(before.doing, Alive) and not is_same:
         assert isinstance(event, WorkersGone | LaunchFailed), "a group only leaves when it is gone"
         assert event.attempt == before.attempt
+
+
+def takes_the_place_of_a_base_model(before: JobState, event: Event) -> bool:
+    """Whether a lower step may take the place of the highest one, which was the only one."""
+    return isinstance(event, CheckpointCommitted) and event.new and before.budget.is_lone
 
 
 def check_doing(state: JobState) -> None:
@@ -205,7 +246,12 @@ def check_decision(before: JobState, decision: Decision, state: JobState) -> Non
             assert attempt == before.attempt + 1
             assert state.attempt == attempt
             assert isinstance(state.doing, Launching)
-        case DumpStacks(attempt) | SignalWorkers(attempt) | KillWorkers(attempt):
+        case (
+            DumpStacks(attempt)
+            | CancelLaunch(attempt)
+            | SignalWorkers(attempt)
+            | KillWorkers(attempt)
+        ):
             assert attempt == state.attempt
             assert isinstance(state.doing, Alive)
         case FinishJob(status, code):

@@ -188,14 +188,27 @@ def test_lost_work(reached: int | None, restored: int | None, lost: int | None) 
     assert recovery.step == 16
 
 
-@pytest.mark.parametrize(("newest", "lost"), [(None, 5), (12, 8), (15, 5), (16, 5)])
+@pytest.mark.parametrize(
+    ("newest", "every", "lost"),
+    [
+        (15, None, 5),
+        (12, None, None),  # it tells only some steps, or restored a step that nobody saw
+        (None, None, None),
+        (16, None, None),
+        (12, 4, 8),
+        (12, 3, None),
+        (None, 4, None),
+        (12, 1, 5),
+        (None, 1, 5),
+    ],
+)
 def test_lost_work_of_a_program_that_does_not_report_what_it_restored(
-    newest: int | None, lost: int
+    newest: int | None, every: int | None, lost: int | None
 ) -> None:
     history = job()
     if newest is not None:
         history.commits(newest)
-    (recovery,) = told(history, *DEATH, says(13.0, StepMessage(16)))
+    (recovery,) = told(history, *DEATH, says(13.0, StepMessage(16, every=every)))
     assert recovery.lost == lost
 
 
@@ -375,8 +388,18 @@ def test_a_rank_that_still_steps_while_its_group_dies_ends_no_recovery() -> None
     history = job(workers=2)
     assert told(history, ends(10.0, replace(KILLED, rank=1)), says(10.05, StepMessage(21))) == []
     history.waits()
-    rest = gone(10.5, step=21), starts(11.0), says(12.0, StepMessage(16))
+    rest = gone(10.5, step=21), starts(11.0), says(12.0, StepMessage(16, every=1))
     (recovery,) = told(history, *rest)
+    assert (recovery.attempt, recovery.step, recovery.lost) == (2, 16, 6)
+    assert recovery.seconds == 2.0
+
+
+def test_a_step_that_is_read_after_the_death_ends_no_recovery() -> None:
+    history = job()
+    assert told(history, ends(10.0), says(10.05, StepMessage(21, in_output=True))) == []
+    (recovery,) = told(
+        history, gone(10.5, step=21), starts(11.0), says(12.0, StepMessage(16, every=1))
+    )
     assert (recovery.attempt, recovery.step, recovery.lost) == (2, 16, 6)
     assert recovery.seconds == 2.0
 
@@ -388,3 +411,32 @@ def test_a_rank_that_has_done_its_part_begins_no_recovery() -> None:
     killed = ends(20.0, done, KILLED), gone(20.5, step=17), starts(21.0)
     (recovery,) = told(history, *killed, says(23.0, StepMessage(16)))
     assert recovery.seconds == 3.0
+
+
+@pytest.mark.parametrize(
+    ("newest", "reached", "first", "missed"),
+    [
+        (50, 70, StepMessage(5), 50),
+        (50, 70, StepMessage(50), None),  # counted from 0
+        (50, 70, StepMessage(51), None),
+        (3, 90, StepMessage(5), None),  # the checkpoints count epochs
+        (500, 90, StepMessage(5), None),  # a base model's
+        (None, 90, StepMessage(5), None),
+    ],
+)
+def test_a_program_that_does_not_restore_its_checkpoint_is_told(
+    newest: int | None, reached: int, first: StepMessage, missed: int | None
+) -> None:
+    history = job(reports=False)
+    if newest is not None:
+        history.commits(newest)
+    (recovery,) = told(history, ends(10.0), gone(10.5, step=reached), starts(11.0), says(12, first))
+    assert recovery.missed == missed
+
+
+def test_what_a_program_says_that_it_restored_is_believed() -> None:
+    history = job(reports=False)
+    history.commits(50)
+    rest = (starts(11.0), says(12.0, RestoredMessage(40)), says(13.0, StepMessage(41)))
+    (recovery,) = told(history, ends(10.0), gone(10.5, step=70), *rest)
+    assert recovery.missed is None

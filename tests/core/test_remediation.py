@@ -147,6 +147,17 @@ def test_where_batches_may_be_skipped_the_same_step_twice_is_skipped_for_ever() 
     assert adjusted(history) == Adjustments(skip_steps=(7, 42)), "the checkpoints are of that run"
 
 
+def test_a_step_that_fails_although_its_batch_is_skipped_is_the_end() -> None:
+    history = started()
+    for _ in range(2):
+        history.fails(NAN, adjustable=(SKIP_STEPS,))
+    assert history.finish is None
+    history.fails(NAN, adjustable=(SKIP_STEPS,))
+    assert ended(history) == ExitCode.FAILED
+    assert history.finish is not None
+    assert "step 42 gave NaN or Inf again, although its batch is skipped" in history.finish.reason
+
+
 def test_a_program_that_does_not_tell_its_step_may_roll_back_once_for_each_checkpoint() -> None:
     unknown = replace(NAN, step=None)
     history = started()

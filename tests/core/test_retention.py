@@ -58,3 +58,9 @@ def test_it_is_told_with_the_key_that_raises_the_limit() -> None:
         "deleted the outputs of attempt 1, 1.5 GiB: together they may take 10 GiB "
         "(trainer.init.limits.outputs)"
     )
+
+
+def test_what_just_fits_stays() -> None:
+    found = [Kept("a", 60, 1.0), Kept("b", 40, 2.0)]
+    assert excess(found, 100) == ()
+    assert excess(found, 99) == (found[0],)

@@ -50,3 +50,11 @@ def test_a_long_start_before_the_first_stage_was_no_training() -> None:
 
 def test_a_clock_that_stands_still_or_steps_back_ends_nothing() -> None:
     assert not is_over(Settling(100.0).entered(Stage.TRAINING, 100.0), 0.0)
+
+
+def test_many_short_stages_are_no_minute() -> None:
+    settling, now = Settling(0.0), 0.0
+    for _ in range(100):
+        settling = settling.entered(Stage.TRAINING, now).entered(Stage.SAVING, now + 0.1)
+        now += 1.0
+    assert not is_over(settling, now)

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core.decisions import (
+    CancelLaunch,
     KillWorkers,
     SignalWorkers,
 )
 from supervisor.core.events import (
     DeadlineReached,
+    LaunchCancelled,
     SaveMeasured,
     StopRequested,
     StopSource,
@@ -329,7 +331,7 @@ def test_a_sigterm_to_the_worker_is_not_answered_before_ours_can_have_come(
 
 def test_a_stop_while_the_workers_are_being_started_reaches_them() -> None:
     history = started()
-    assert history.stops() == ()
+    assert [type(each) for each in history.stops()] == [CancelLaunch]
     assert [type(d) for d in history.runs()] == [SignalWorkers]
 
 
@@ -366,6 +368,26 @@ def test_a_stop_during_backoff_ends_at_once() -> None:
     assert history.state.deadline is None
     assert history.finish is not None
     assert history.finish.exit_code == ExitCode.DRAINED
+
+
+def test_a_launch_that_is_cancelled_ends_at_once_and_charges_nothing() -> None:
+    history = started()
+    decided = history.stops()
+    attempt = history.state.attempt
+    assert [type(each) for each in decided] == [CancelLaunch]
+    assert history.happens(LaunchCancelled(history.now, attempt + 1)) == ()
+    killed = history.happens(LaunchCancelled(history.now, attempt))
+    assert [type(each) for each in killed] == [KillWorkers]
+    assert history.told == [], "there is nobody to kill"
+    history.gone()
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.DRAINED
+    assert history.state.budget.restarts == 0
+
+
+def test_without_a_stop_no_launch_is_cancelled() -> None:
+    history = started()
+    assert history.happens(LaunchCancelled(history.now, history.state.attempt)) == ()
 
 
 def test_a_launch_that_fails_while_stopping_is_not_charged() -> None:

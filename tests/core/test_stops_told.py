@@ -6,14 +6,23 @@ from datetime import UTC, datetime
 
 import pytest
 
-from supervisor.core.events import DeadlineReached, Event, StopSource, WorkersGone, WorkersObserved
+from supervisor.core.events import (
+    CheckpointsFound,
+    DeadlineReached,
+    Event,
+    StopSource,
+    SupervisorStarted,
+    WorkersGone,
+    WorkersObserved,
+)
 from supervisor.core.liveness import Silence
 from supervisor.core.machine import step
+from supervisor.core.policy import PhasePolicy
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.narrative import render
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage
-from tests.core.history import RETRY, History, started
+from tests.core.history import RETRY, History, policy, started
 
 UNSEEN = "no checkpoint was found in trainer.init.checkpoint.directory"
 
@@ -34,9 +43,12 @@ def told(history: History, *, step: int | None, committed: int | None) -> str:
     return line
 
 
-def asked(*commits: int, source: StopSource = StopSource.SIGTERM) -> History:
+def asked(
+    *commits: int, source: StopSource = StopSource.SIGTERM, finds_checkpoints: bool = False
+) -> History:
     """A job that runs, and is asked to stop after these commits."""
-    history = started()
+    phase = PhasePolicy("only", 3, finds_checkpoints=finds_checkpoints)
+    history = started(policy(phase))
     history.runs()
     for commit in commits:
         history.commits(commit)
@@ -74,6 +86,25 @@ def test_a_checkpoint_that_was_moved_away_is_no_longer_the_newest() -> None:
 def test_a_program_may_save_where_nobody_looks(source: StopSource) -> None:
     text = told(asked(source=source), step=60, committed=None)
     assert f"{UNSEEN}; all work is lost, unless the program saved it elsewhere" in text
+
+
+def test_it_is_told_where_a_job_was_looked_at_whose_config_names_no_directory() -> None:
+    history = asked(finds_checkpoints=True)
+    text = told(history, step=60, committed=None)
+    assert "no checkpoint was found, neither in model_dir nor where the program was seen" in text
+    assert "trainer.init" not in text
+
+
+def test_no_key_is_named_where_found_checkpoints_are_gone() -> None:
+    history = started(policy(PhasePolicy("only", 3, finds_checkpoints=True)))
+    history.runs()
+    history.happens(CheckpointsFound(history.now, 0, "/out/ckpt"))
+    history.commits(50)
+    event = SupervisorStarted(history.now, "job", history.policy, None)
+    (gone,) = (line for line in lines(history, event) if "was committed before" in line)
+    assert gone.startswith(
+        "no checkpoint is left in the directory in which they were found, but step 50 was committed"
+    )
 
 
 def test_a_hung_group_that_ends_before_it_is_asked_has_saved_nothing() -> None:
@@ -114,3 +145,16 @@ def test_a_stop_is_told_alike_whoever_asked_and_a_notice_besides() -> None:
     by_name = {line.event: line.keys for line in history.told}
     assert by_name["attempt-stopped"]["lost_steps"] == 7
     assert by_name["notice-used"]["attempt"] == 1
+
+
+@pytest.mark.parametrize(("committed", "most"), [(50, 10), (None, 60)])
+def test_a_complete_step_that_was_not_seen_closed_may_not_be_lost(
+    committed: int | None, most: int
+) -> None:
+    history = asked(*filter(None, [committed]))
+    event = WorkersGone(history.now, 1, RETRY, None, 60, committed, unproven=58)
+    history.happens(event)
+    (line,) = (line for line in history.told if line.event == "attempt-stopped")
+    assert "step 58 is complete, but was not seen closed, so it does not count; " in line.text
+    assert line.text.endswith(f"lost: at most {most} steps (last reported step: 60)")
+    assert line.keys["lost_steps"] is None, "not known"

@@ -48,6 +48,14 @@ def test_steps_that_rise_from_attempt_to_attempt_are_a_reason() -> None:
     assert after(silent.begun(None), *says(lump)).reason is not None, "an attempt without steps"
 
 
+def test_recognised_steps_say_that_a_program_goes_on_but_are_compared_with_no_checkpoint() -> None:
+    low, high = (StepMessage(step, in_output=True, recognised=True) for step in (1, 31))
+    first = after(UnseenSaves().begun(None), *says(low), gone())
+    assert after(first.begun(None), *says(high)).reason is not None
+    other = after(UnseenSaves().begun(9000), *says(low), gone(9000))
+    assert other.reason is None, "it may count batches, and the checkpoints steps"
+
+
 def test_higher_steps_of_another_run_are_a_reason() -> None:
     old = after(UnseenSaves().begun(9000), CheckpointCommitted(0.0, 0, 9000), *says(StepMessage(1)))
     assert old.reason is None, "it may get there"
@@ -56,6 +64,15 @@ def test_higher_steps_of_another_run_are_a_reason() -> None:
     assert "step 9000 was there before" in ended.reason
     assert after(UnseenSaves().begun(30), *says(StepMessage(31)), gone(30)).reason is None
     assert after(old, gone(9001)).reason is None
+
+
+def test_a_lower_step_that_is_new_is_a_commit_and_an_old_one_is_none() -> None:
+    """Below a base model the program's own steps are lower."""
+    base = after(UnseenSaves().begun(9000), *says(StepMessage(1)))
+    assert after(base, CheckpointCommitted(0.0, 0, 5, new=True), gone(9000)).reason is None
+    assert after(base, CheckpointCommitted(0.0, 0, 5), gone(9000)).reason is not None
+    twice = (CheckpointCommitted(0.0, 0, 5, new=True), CheckpointCommitted(0.0, 0, 5))
+    assert after(base, *twice, gone(9000)).reason is None
 
 
 _EVENTS = st.one_of(

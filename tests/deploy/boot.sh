@@ -12,6 +12,8 @@ mkdir -p "$root/shared"
 mount --bind "$shared" "$root/shared"
 mount -t tmpfs tmpfs "$root/run"
 mount -t tmpfs tmpfs "$root/tmp"
+mkdir -p "$root/opt/supervise"
+mount -t tmpfs tmpfs "$root/opt/supervise"  # hides what is installed on this host
 for seen in "$@"; do
   mkdir -p "$root$seen"
   mount --bind "$seen" "$root$seen"

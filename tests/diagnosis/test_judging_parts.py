@@ -94,6 +94,20 @@ def test_an_end_without_an_error_is_known_by_its_complaints_else_by_its_last_lin
     assert signature("step 7 is done\n") != signature("step 8 is done\n")
 
 
+def test_an_end_without_an_error_is_known_by_its_exit_code_too() -> None:
+    """`sys.exit(11)` and `sys.exit(12)` may stand in the same line of the program."""
+
+    def signature(ended: WorkerExit) -> str | None:
+        return judged("cannot open the shard\n", ended).signature
+
+    of_11 = signature(WorkerExit(0, code=11))
+    assert of_11 is not None
+    assert signature(WorkerExit(1, code=11)) == of_11
+    assert signature(WorkerExit(0, code=12)) != of_11
+    by_a_shell, by_itself = WorkerExit(0, code=128 + 11), WorkerExit(0, signal="SIGSEGV")
+    assert signature(by_a_shell) == signature(by_itself)
+
+
 # --- certainty: what speaks against a rule that can be certain
 
 

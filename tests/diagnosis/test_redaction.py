@@ -185,6 +185,16 @@ def test_our_own_sections_are_cleaned_like_any_text() -> None:
     assert clean["checkpoint"] == init["checkpoint"], "the trainer reads it from there"
 
 
+def test_a_secret_in_the_message_of_a_drill_is_replaced() -> None:
+    faults = [{"exception": "OSError", "message": "gave up on db://user:hunter2-hunter2@host"}]
+    clean = Redactor().params({"trainer": {"init": {}, "fit": {}, "faults": faults}})
+    assert "hunter2" not in str(clean)
+    known = Redactor({"DB_PASS": "hunter2 hunter2"})
+    faults = [{"exception": "OSError", "message": "wrong: hunter2 hunter2"}]
+    clean = known.params({"trainer": {"init": {}, "fit": {}, "faults": faults}})
+    assert clean["trainer"]["faults"] == [{"exception": "OSError", "message": "wrong: [redacted]"}]
+
+
 def test_every_list_of_words_may_be_an_argv() -> None:
     config = {"preemption": {"command": ["watch", "--token", "abc"]}, "rules": [{"type": ["-x"]}]}
     assert list(flags_in(config)) == [{"--token": "abc"}, {"-x": ""}]

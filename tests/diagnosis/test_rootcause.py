@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from supervisor.diagnosis.chain import Origin
@@ -166,7 +168,7 @@ def test_a_disk_without_room_explains_a_failed_save() -> None:
 def test_the_earliest_genuine_error_by_the_records() -> None:
     early = recorded(1, 5.0, ("builtins.ValueError", "the first"))
     late = recorded(0, 9.0, ("builtins.ValueError", "the second"))
-    assert root(late, early)[1:] == ("builtins.ValueError: the first", 1)
+    assert root(late, early)[1:] == ("ValueError: the first", 1)
 
 
 def test_the_earliest_genuine_error_by_the_times_in_the_logs() -> None:
@@ -228,3 +230,81 @@ def test_a_record_without_type_and_words_is_read() -> None:
     chain = chain_of_record(FailureRecord(0, 0.0, None, None, (info,), ""), "")
     assert chain is not None
     assert chain.members[-1].text == ""
+
+
+TORCHRUN = '  File "/opt/venv/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
+RULER = 60 * "="
+TABLE = f"""{HEADER}{TORCHRUN}{CHILD_FAILED}
+{RULER}
+train.py FAILED
+{60 * "-"}
+Failures:
+  <NO_OTHER_FAILURES>
+{60 * "-"}
+Root Cause (first observed failure):
+[0]:
+  time      : 2024-10-16_20:57:41
+  host      : worker-0
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 4221)
+  error_file: ERROR_FILE
+  traceback : TRACEBACK
+{RULER}
+"""
+UNRECORDED = TABLE.replace("ERROR_FILE", "<N/A>").replace(
+    "TRACEBACK", "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+)
+FAILED = "E1016 20:57:41.30 4200 api.py:833] failed (exitcode: 1) local_rank: 1 (pid: 4221)\n"
+
+
+def in_table(line: str) -> str:
+    """The table of a program that records its errors."""
+    printed = raised(line, '  File "/app/train.py", line 5, in main\n    work()\n')
+    indented = printed.replace("\n", "\n  ")
+    return TABLE.replace("ERROR_FILE", "/tmp/x/error.json").replace("TRACEBACK", indented)
+
+
+@pytest.mark.parametrize("line", ["RuntimeError: bad luck", "KeyError: 'lr'"])
+def test_below_torchrun_the_error_of_the_rank_is_the_root_cause(line: str) -> None:
+    output = raised(line) + FAILED + UNRECORDED
+    assert root(ended(output))[1] == line
+    assert root(ended(FAILED + in_table(line)))[1] == line
+    assert root(ended(raised(line) + FAILED + in_table(line)))[1] == line
+    launcher = ExceptionInfo(CHILD_FAILED.rstrip(": "), ("Exception",), TABLE, "raised")
+    record = FailureRecord(0, 0.0, None, None, (launcher,), UNRECORDED)
+    assert root(RankEvidence(WorkerExit(0, code=1), record, output))[1] == line
+
+
+def test_below_torchrun_a_rank_that_was_killed_has_reached_no_limit() -> None:
+    killed = UNRECORDED.replace("exitcode  : 1", "exitcode  : -9")
+    table = re.sub(r"To enable traceback.*", "Signal 9 (SIGKILL) received by PID 4221", killed)
+    output = f"step 7\n{FAILED.replace('exitcode: 1', 'exitcode: -9')}{table}"
+    found = judge(Evidence((ended(output),)), Success())
+    assert found is not None
+    assert (found.rule, found.cause) == ("rank-killed", "killed")
+
+
+def test_of_the_errors_in_the_table_of_torchrun_the_last_is_its_root_cause() -> None:
+    other, cause = in_table("RuntimeError: worse luck"), in_table("RuntimeError: bad luck")
+    ranks = other.partition("[0]:\n")[2].rpartition(RULER)[0]
+    both = cause.replace("  <NO_OTHER_FAILURES>\n", f"[1]:\n{ranks}")
+    assert root(ended(both))[1] == "RuntimeError: bad luck"
+
+
+def test_where_the_rank_left_no_error_the_one_of_torchrun_counts() -> None:
+    logged = 'E1016 caught:\nTraceback (most recent call last):\n  File "/app/a.py", line 5, in f\n'
+    (chain,) = (
+        chain
+        for chain in chains_of_text(f"{logged}KeyError: 7\n{FAILED}{UNRECORDED}")
+        if chain.origin is Origin.MAIN
+    )
+    assert chain.members[-1].line == CHILD_FAILED.rstrip()
+
+
+def test_a_rank_that_fails_behind_its_progress_bars_is_the_root_cause() -> None:
+    def behind_bars(line: str) -> str:
+        return f"\r  3%|#   | 3/99 [00:03<01:30]\r  4%|#   | 4/99 [00:04<01:30]\r[rank1]: {line}\n"
+
+    rank = "".join(map(behind_bars, raised("ValueError: no column 'tokens'").splitlines()))
+    assert root(ended(rank + FAILED + UNRECORDED))[1] == "ValueError: no column 'tokens'"

@@ -29,6 +29,7 @@ ERRORS = {
     "fenced": "trainer.fence.FencedError: the owner is not known",
     "disk-full": "OSError: [Errno 28] No space left on device: '/run/7'",
     "resource-limit": "MemoryError",
+    "rank-killed": "RuntimeError: failed (exitcode: -9) local_rank: 0 (pid: 7) of binary: python",
     "resource-limit-text": "OSError: [Errno 24] Too many open files: 'a'",
     # --- what I/O says
     "short-write": "OSError: 40140800 requested and 0 written",
@@ -75,6 +76,7 @@ ERRORS = {
     "port-in-use": "RuntimeError: Failed to start RPC server",
     "backend-failed": "RuntimeError: Unable to initialize backend 'tpu': it did not answer",
     "launcher-sigterm": "SignalException: Process 7 got signal: 15",
+    "launcher-hangup": "SignalException: Process 7 got signal: 1",
     "lost-peer": "jax.errors.JaxRuntimeError: UNAVAILABLE: Socket closed",
     "lost-worker": "RuntimeError: DataLoader worker (pid 7) exited unexpectedly",
     # --- what the program keeps
@@ -107,6 +109,7 @@ ERRORS = {
     "missing-module": "ModuleNotFoundError: No module named 'flex'",
     "broken-program": "ImportError: cannot import name 'a' from 'b' (unknown location)",
     "timeout": "queue.ReadTimeout: 30 s",
+    "connection": "ConnectionError: the link of rank 1 is down",
     "no-standard-input": "EOFError: EOF when reading a line",
     "pipe": "EOFError",
     "lost-actor": "ray.exceptions.ActorDiedError: the trainer",

@@ -295,7 +295,7 @@ def test_the_root_cause_is_one_printable_line() -> None:
         ANY,
     )
     assert failure is not None
-    assert failure.root_cause == "builtins.ValueError: a\\x1b[2Jb"
+    assert failure.root_cause == "ValueError: a\\x1b[2Jb"
     assert failure.traceback == "Traceback ..."
 
 

@@ -236,7 +236,7 @@ def test_of_two_machines_one_has_the_job(cloud: Cloud) -> None:
     assert not second.has_event("attempt-started")
     told = status(cloud)
     assert f"in {cloud.place}" in told
-    assert f"supervisor: {first.process.pid} on " in told
+    assert f"supervisor: pid {first.process.pid} on " in told
     first.signal(signal.SIGTERM)
     assert first.result().code == 75
     assert "supervisor: none runs here" in status(cloud)

@@ -54,7 +54,7 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
 
     assert main(["status", str(running.model_dir)]) == 0
     told = capfd.readouterr().out
-    assert f"supervisor: supervisor {running.process.pid} on " in told
+    assert f"supervisor: pid {running.process.pid} on " in told
     assert "rung: 2 of 8 devices (devices 0, 3)" in told
     assert "device 5: simulated: a wrong result" in told
     assert main(["quarantine", "clear", str(running.model_dir), "4"]) == 64

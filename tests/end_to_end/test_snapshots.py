@@ -68,7 +68,7 @@ def test_used_after_a_kill_once_and_not_after_an_exception(
     assert result.has_event("standby-used", kind="imports")
     records = result.summary["attempts"]
     assert [(one["starting_step"], one["from_snapshot"]) for one in records[:4]] == [
-        (None, False),
+        (0, False),
         (12, True),
         (10, False),
         (12, True),

@@ -75,3 +75,16 @@ def _standbys(running: Running) -> int:
     told = [each["event"] for each in running.events("attempt-started", "standby-ready")]
     first = told.index("attempt-started")
     return told[told.index("attempt-started", first + 1) :].count("standby-ready")
+
+
+@pytest.mark.slow
+def test_a_host_that_keeps_the_other_waiting_is_named(
+    start: Start, model_dir: Path, cache: dict[str, str]
+) -> None:
+    job = two_workers(model_dir, {"step": 2, "slow_input": 0.5, "rank": 1})
+    result = start(job, env=cache).result(180)
+    assert result.code == 0, result.log
+    told = result.event("straggler")
+    assert (told["rank"], told["host"]) == (1, "host1")
+    assert told["seconds"] > 0.5 > told["peers"]
+    assert len(result.events("straggler")) == 1

@@ -85,6 +85,9 @@ class Bench(ABC):
     def step(self) -> int | None:
         """The last step that the workers have said to be complete."""
 
+    def close(self) -> None:  # noqa: B027 (most have nothing to end)
+        """End what the bench has started beside the workers."""
+
 
 class OnThisHost(Bench):
     """Real processes: each says that step 7 is complete, and waits to be ended."""
@@ -94,13 +97,7 @@ class OnThisHost(Bench):
     ) -> None:
         """`ends`: the workers end well by themselves; not `starts`: there is no such program."""
         super().__init__()
-        said = encode(StepMessage(7)).decode().strip()
-        program = folder / "train.sh"
-        program.write_text(
-            f"echo '{said}' > /proc/self/fd/$SUPERVISE_PROGRESS_FD\n"
-            + ("" if ends else "exec sleep 1000\n")
-        )
-        argv = ("sh", str(program)) if starts else (str(folder / "missing"),)
+        argv = program_in(folder, ends=ends, starts=starts)
         self._folder = folder
         self._clock = SystemClock()
         self._reactor = Reactor(self._clock)
@@ -111,7 +108,7 @@ class OnThisHost(Bench):
         self.engine = LocalEngine(
             self._reactor, self._clock, machine, os.environ, None, NoCache(), probe
         )
-        self.launch = _launch(folder, argv, workers)
+        self.launch = launch_in(folder, argv, workers)
         self.launch.directory.mkdir()
 
     def turn(self, seconds: float) -> None:
@@ -170,7 +167,7 @@ class OnTheSimulatedMachine(Bench):
         self.engine = LocalEngine(
             self._loop, self._host.clock, self._machine, {}, None, NoCache(), probe
         )
-        self.launch = _launch(folder, ("train",), workers)
+        self.launch = launch_in(folder, ("train",), workers)
 
     def turn(self, seconds: float) -> None:
         """See `Bench`."""
@@ -189,6 +186,10 @@ class OnTheSimulatedMachine(Bench):
     def strike(self, rank: int) -> None:
         """See `Bench`."""
         self._host.kill_rank(self._host.groups[self.launch.attempt], rank)
+
+    def stop_training(self) -> None:
+        """Have the workers do nothing from now on, as if they were stuck."""
+        self._host.groups[self.launch.attempt].stuck = True
 
     def commit(self, step: int) -> None:
         """See `Bench`."""
@@ -252,7 +253,18 @@ def _calm(workers: int, *, ends: bool, faults: Faults) -> Scenario:
     )
 
 
-def _launch(folder: Path, argv: tuple[str, ...], workers: int) -> Launch:
+def program_in(folder: Path, *, ends: bool, starts: bool) -> tuple[str, ...]:
+    """The command line of a program that says that step 7 is complete: see `OnThisHost`."""
+    said = encode(StepMessage(7)).decode().strip()
+    program = folder / "train.sh"
+    program.write_text(
+        f"echo '{said}' > /proc/self/fd/$SUPERVISE_PROGRESS_FD\n"
+        + ("" if ends else "exec sleep 1000\n")
+    )
+    return ("sh", str(program)) if starts else (str(folder / "missing"),)
+
+
+def launch_in(folder: Path, argv: tuple[str, ...], workers: int) -> Launch:
     plan = PhasePlan(
         name="phase",
         argv=argv,

@@ -1,6 +1,6 @@
 """What every engine must do, and must never do: the docstrings of `engines.engine`, tried.
 
-Each case runs on real processes and on the simulated machine.
+Each case runs on real processes, on the simulated machine, and on the agents of many hosts.
 """
 
 from __future__ import annotations
@@ -26,14 +26,24 @@ from supervisor.diagnosis.failure import WorkerExit
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.protocol.messages import StageMessage, StepMessage
 from tests.engines.benches import ENGINES, Bench
+from tests.fleet.many_hosts import OnManyHosts
 
 Make = Callable[..., Bench]
 
 
-@pytest.fixture(params=ENGINES)
+ALL = {**ENGINES, "many hosts": OnManyHosts}
+
+
+@pytest.fixture(params=ALL)
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Makes a bench; see `OnThisHost` for what it takes."""
-    return lambda *args, **options: ENGINES[request.param](tmp_path, *args, **options)
+
+    def made(*args: int, **options: bool) -> Bench:
+        bench: Bench = ALL[request.param](tmp_path, *args, **options)
+        request.addfinalizer(bench.close)
+        return bench
+
+    return made
 
 
 def started(bench: Bench) -> Bench:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -250,6 +251,7 @@ def test_where_nothing_can_be_found_out_it_says_so(looking: MakeLooking) -> None
     assert problem is not None
     assert problem.startswith("the device probe ended before it could use a device: ")
     assert "import of jax halted" in problem
+    assert problem.endswith(f"install that for {sys.executable}")
     one.file.write_text("{")
     problem = one.look().problem
     assert problem is not None

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from supervisor.core.events import WorkersGone
 from supervisor.diagnosis.failure import WorkerExit
@@ -24,6 +27,7 @@ class Launched:
     """What is looked at of a launch."""
 
     model_dir: Path
+    plan: Any
     attempt: int = 3
     success: Success = field(default_factory=Success)
     rules: Any = RULES
@@ -36,6 +40,7 @@ class Launched:
 class Judge:
     folder: Path
     told: list[str] = field(default_factory=list)
+    success: Success = field(default_factory=Success)
 
     def __call__(self, *codes: int, rules: Any = RULES, seen: Seen = NOTHING) -> WorkersGone:
         exits = [WorkerExit(rank, code=code) for rank, code in enumerate(codes)]
@@ -44,7 +49,8 @@ class Judge:
     def ended(
         self, exits: Sequence[WorkerExit], rules: Any = RULES, seen: Seen = NOTHING
     ) -> WorkersGone:
-        launch = cast(Any, Launched(self.folder, rules=rules))
+        plan = SimpleNamespace(argv=("python", "train.py"))
+        launch = cast(Any, Launched(self.folder, plan, success=self.success, rules=rules))
         for end in exits:
             launch.file(end.rank, "log").write_text(LOG)
         return judged(1.0, _Files(), launch, exits, seen, None, self.told.append, str)
@@ -74,6 +80,37 @@ def test_what_an_engine_has_seen_decides_and_is_told_with_the_end(tmp_path: Path
     assert (end.step, end.adjustable) == (7, ("accumulation",))
     assert end.failure is not None
     assert (end.failure.rank, end.failure.root_cause) == (1, "ValueError: of rank 1")
+
+
+@pytest.mark.parametrize(
+    ("error", "every_step", "step"),
+    [
+        ("FloatingPointError: invalid value (nan) encountered in jit(step)", True, 7),
+        ("FloatingPointError: invalid value (nan) encountered in jit(step)", False, None),
+        ("ValueError: x", True, None),
+    ],
+)
+def test_a_step_that_gave_nan_is_known_where_the_output_tells_every_step(
+    error: str, every_step: bool, step: int | None, tmp_path: Path
+) -> None:
+    own = SeenRank(LOG.replace("ValueError: x", error))
+    end = Judge(tmp_path)(3, seen=Seen({0: own}, step=7, every_step=every_step))
+    assert end.failure is not None
+    assert end.failure.step == step
+
+
+def test_a_recognised_step_is_told_and_proves_nothing(tmp_path: Path) -> None:
+    judge = Judge(tmp_path)
+    judge.success = Success(step=7)
+    told = judge(0, seen=Seen({0: SeenRank("")}, step=7))
+    assert (told.failure, told.step, told.step_recognised) == (None, 7, False)
+    recognised = judge(0, seen=Seen({0: SeenRank("")}, step=7, step_recognised=True))
+    assert recognised.failure is not None
+    assert (recognised.failure.rule, recognised.step, recognised.step_recognised) == (
+        "no-step-told",
+        7,
+        True,
+    )
 
 
 def test_only_what_ended_before_the_engine_killed_can_be_a_cause(tmp_path: Path) -> None:

@@ -85,6 +85,22 @@ def test_several_workers_find_one_another_and_share_the_devices() -> None:
         assert (MODULES_FILE in told) == (rank == 0), "several write one file"
 
 
+def test_the_launcher_s_variables_of_the_supervisor_reach_no_worker_of_a_group() -> None:
+    launcher = {
+        "JAX_COORDINATOR_BIND_ADDRESS": "[::]:1",
+        "JAX_LOCAL_DEVICE_IDS": "0",
+        "JAX_PARTITION_INDEX": "3",
+        "JAX_SLICE_INDEX": "3",
+        "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911",
+        "SLURM_LOCALID": "5",
+        "SLURM_JOB_ID": "7",
+    }
+    several = launch("devices: {platform: cpu, count: 6}\nworkers: 3")
+    assert several.inherited(launcher, {}).keys() == {"SLURM_JOB_ID", "JAX_PLATFORMS"}
+    alone = launch("devices: {platform: cpu, count: 6}")
+    assert alone.inherited(launcher, {}).items() >= launcher.items()
+
+
 def test_a_lost_host_is_a_worker_less_and_the_others_keep_their_devices() -> None:
     whole = launch("devices: {platform: gpu, count: 6}\nworkers: 3")
     rung = replace(whole, num_devices=4, units=("host0", "host2"))

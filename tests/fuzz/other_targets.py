@@ -16,10 +16,13 @@ from supervisor.adapters.processes.leftovers import (
     read_record,
 )
 from supervisor.adapters.stores.env_file import read_env_file
+from supervisor.checkpoints import step_manifest
+from supervisor.checkpoints.step_check import check_newest
 from supervisor.host import tree
 from supervisor.host.identity import Identity
 from supervisor.host.process_record import NAME, RecordOrigin, folder
 from supervisor.protocol import environment
+from supervisor.protocol.committed import MARKER
 from tests.fuzz.target import Target, in_file
 from trainer.fence import Fence, FencedError
 from trainer.ledger import Ledger
@@ -42,6 +45,7 @@ def other_targets(place: Path, host: str, answer: Callable[[bytes], None]) -> It
     )
     yield _ledger(place / "trained")
     yield _manifest(place / "trained" / "7")
+    yield _step_manifest(place / "verified")
     yield _fence(place / "owner.json")
     yield Target("snapshot", _snapshot(), _resumed)
     yield _secret(host, answer)
@@ -92,6 +96,25 @@ def _manifest(step: Path) -> Target:
 
     file = step / MANIFEST
     return in_file("manifest", sample, file, look, DamagedError, OSError)
+
+
+def _step_manifest(model_dir: Path) -> Target:
+    directory = model_dir / "checkpoints"
+    (directory / "7").mkdir(parents=True)
+    for name in ("data", MARKER):
+        (directory / "7" / name).write_bytes(b"content")
+    file = step_manifest.manifest_file(step_manifest.manifest_folder(model_dir, directory), "7")
+    manifest = step_manifest.make_manifest(directory / "7")
+    assert manifest is not None
+    step_manifest.write_manifest(file, manifest, below=model_dir)
+
+    def look() -> object:
+        """Whatever the manifest says, the step is as it was."""
+        checked = check_newest(directory, model_dir, lambda: False)
+        assert checked.newest == 7, [each.reason for each in checked.damaged]
+        return checked
+
+    return in_file("manifest of a step", file.read_bytes(), file, look)
 
 
 def _fence(owner: Path) -> Target:

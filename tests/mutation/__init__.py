@@ -1,2 +1,2 @@
-"""Mutation tests: do the fast tests notice changes to the decision core, the diagnosis and its
-rules? See README.md."""
+"""Mutation tests: do the fast tests notice changes to the modules that decide, and to the rules?
+survivors.md has the changes that they need not notice."""

@@ -1,8 +1,9 @@
 """`python -m tests.mutation [MODULE ...]`: the score of the fast tests, and the mutants that
 survive.
 
-The modules are those of `supervisor.core` and `supervisor.diagnosis`. `rules` stands for the table
-of rules, which is data: this process judges each of its mutants itself.
+The modules are all of `supervisor.core` and `supervisor.diagnosis`, and those of other packages
+that decide too (`BESIDES`). `rules` stands for the table of rules, which is data: this process
+judges each of its mutants itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,38 +22,30 @@ import hypothesis  # noqa: F401  # loaded once, before the forks
 import pydantic  # noqa: F401
 
 from tests.mutation.mutants import Mutant, mutants
-from tests.mutation.run_one import JUDGING, noticed
+from tests.mutation.run_one import JUDGING, OWN_TESTS, noticed
 
 Task = tuple[str, Mutant | None]
 """A mutant of a module; None: the unchanged module."""
 
-MODULES = (
-    "machine",
-    "transitions",
-    "phases",
-    "capacity_check",
-    "ladder",
-    "quarantine",
-    "ending",
-    "stopping",
-    "resuming",
-    "running",
-    "regrowing",
-    "recovery",
-    "snapshot_use",
-    "store_faults",
-    "budget",
-    "remediation",
-    "state",
-    "liveness",
-    "policy",
-    "failure",
-    "exit_codes",
-    "changes",
-    "redaction",
-    *JUDGING,
+PACKAGES = ("core", "diagnosis")
+BESIDES = (
+    "engines/save_place",
+    "engines/telling_names",
+    "engines/checkpoint_search",
+    "checkpoints/formats",
+    "checkpoints/streams",
 )
-"""The modules with logic of both packages: these are mutated."""
+"""The modules of other packages that decide too."""
+
+
+def _modules() -> dict[str, Path]:
+    found = [path for name in PACKAGES for path in Path("supervisor", name).glob("[a-z]*.py")]
+    found += [Path("supervisor", f"{name}.py") for name in BESIDES]
+    return {path.stem: path for path in sorted(found)}
+
+
+MODULES = _modules()
+"""The files of the modules that are mutated, by their names."""
 
 _TIMEOUT = 600
 """Seconds; the machine may be busy with other things."""
@@ -72,16 +64,20 @@ def main() -> int:
     )
     options = parser.parse_args()
     modules = [module for module in options.modules if module != "rules"]
+    if unknown := set(modules) - MODULES.keys():
+        parser.error(f"no such module: {', '.join(sorted(unknown))}")
     todo: list[Task] = [
-        (name, mutant)
-        for name in map(_full_name, modules)
-        for mutant in _chosen(mutants(_source(name).read_text()), options.sample)
+        (_full_name(module), mutant)
+        for module in modules
+        for mutant in _chosen(mutants(MODULES[module].read_text()), options.sample)
     ]
     if options.list:
         for task in todo:
             print(_line(*task))
         return 0
-    one_of_each = {module in JUDGING: _full_name(module) for module in modules}
+    one_of_each = {
+        OWN_TESTS.get(module, (module in JUDGING,)): _full_name(module) for module in modules
+    }
     unchanged: list[Task] = [(name, None) for name in one_of_each.values()]
     failed = dict(_noticed(unchanged, quick=options.quick))
     if any(failed.values()):
@@ -126,15 +122,7 @@ def _rules() -> tuple[int, int]:
 
 
 def _full_name(module: str) -> str:
-    package = "core" if Path("supervisor", "core", f"{module}.py").exists() else "diagnosis"
-    return f"supervisor.{package}.{module}"
-
-
-def _source(name: str) -> Path:
-    spec = find_spec(name)
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin)
+    return ".".join(MODULES[module].with_suffix("").parts)
 
 
 def _line(name: str, mutant: Mutant | None) -> str:

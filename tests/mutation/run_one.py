@@ -7,6 +7,7 @@ import ast
 import importlib.abc
 import importlib.util
 import sys
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -46,6 +47,16 @@ JUDGING = (
     "explanation",
     "weighing",
     "verdicts",
+    "crash",
+    "doubt",
+    "frames",
+    "launcher_table",
+    "own_values",
+    "random_words",
+    "searching",
+    "signals",
+    "stores",
+    "success",
 )
 """The modules that read a log and judge it: their own tests notice more than runs of the
 simulation."""
@@ -77,6 +88,25 @@ _SHAPES = [
     "tests/corpus/test_shapes.py",
     "tests/corpus/test_signatures.py::test_another_cause_has_another_signature",
 ]
+OWN_TESTS: Mapping[str, tuple[str, ...]] = {
+    "cache_trust": ("adapters/test_shared_programs.py",),
+    "checkpoint_search": ("engines/test_checkpoint_search.py", "engines/test_checkpoint_finder.py"),
+    "clock_jump": ("core/test_clock_jump.py",),
+    "formats": ("checkpoints/test_formats.py", "checkpoints/test_completeness.py"),
+    "idleness": ("core/test_work_done.py",),
+    "losses": ("core/test_losses.py", "engines/test_loss_watch.py"),
+    "pipes": ("core/test_surviving.py", "adapters/test_pipes.py"),
+    "retention": ("core/test_retention.py",),
+    "save_place": ("engines/test_save_place.py",),
+    "search_time": ("core/test_search_time.py",),
+    "settling": ("core/test_settling.py",),
+    "step_lines": ("diagnosis/test_step_recogniser.py", "engines/test_step_recognition.py"),
+    "step_recogniser": ("diagnosis/test_step_recogniser.py", "engines/test_step_recognition.py"),
+    "streams": ("checkpoints/test_formats.py", "checkpoints/test_completeness.py"),
+    "telling_names": ("engines/test_telling_names.py",),
+    "unseen_saves": ("core/test_unseen_saves.py",),
+}
+"""The tests of the modules that neither `core.machine.step` nor the judging uses."""
 _WITHOUT_PROCESSES = ["-m", "not slow", "-k", "not report and not table"]
 """Leaves out tests that start a process, because that process runs the unchanged program."""
 
@@ -125,6 +155,8 @@ def noticed(module: str, number: int | None, *, quick: bool = False) -> bool:
     if number is not None:
         sys.meta_path.insert(0, _Finder(module, number))
     name = module.rpartition(".")[2]
+    if name in OWN_TESTS:
+        return not _pass([f"tests/{path}" for path in OWN_TESTS[name]])
     if name in JUDGING:
         return not all(_pass(tests) for tests in judging_tests(name, quick=quick))
     return not (survives(0, _FIRST_SEEDS) and _pass(_TESTS) and survives(_FIRST_SEEDS, _ALL_SEEDS))

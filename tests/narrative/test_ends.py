@@ -11,12 +11,19 @@ import pytest
 
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.summary import Summary
+from supervisor.core.decisions import KillWorkers
 from supervisor.core.events import DeadlineReached, WorkerReported, WorkersGone
 from supervisor.core.liveness import Silence
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import Status
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.protocol.messages import NoticeCode, NoticeMessage, Stage
+from supervisor.protocol.messages import (
+    NoticeCode,
+    NoticeMessage,
+    Stage,
+    StageMessage,
+    StepMessage,
+)
 from tests.adapters.test_hostile_worker import PLAN
 from tests.core.history import RETRY, History, policy, started
 from tests.core.test_capacity_check import HARDWARE, growing
@@ -127,6 +134,15 @@ def test_workers_that_are_killed_because_another_failed_are_told_like_it() -> No
     ]
 
 
+def test_a_new_supervisor_tells_of_no_kill_where_nobody_is_known_to_live() -> None:
+    history = started()
+    history.runs()
+    (kill,) = history.starts()
+    assert isinstance(kill, KillWorkers)
+    assert "supervisor-lost" in events(history)
+    assert "workers-killed" not in events(history)
+
+
 def test_an_end_that_was_seen_while_the_group_was_killed_is_told_once() -> None:
     history = started()
     history.runs(workers=2)
@@ -162,3 +178,85 @@ def test_the_progress_of_an_attempt_whose_supervisor_was_killed_is_not_known(
     history.happens(WorkersGone(history.now, 1, RETRY, None, None, None))
     (ended,) = (line for line in history.told if line.event == "attempt-ended")
     assert ended.keys["steps_progressed"] == progressed
+
+
+@pytest.mark.parametrize(
+    ("ended", "level"),
+    [
+        (WorkerExit(0, signal="SIGTERM"), "info"),
+        (WorkerExit(0, code=128 + 15), "info"),
+        (WorkerExit(0, signal="SIGTERM", told_to_stop=True), "warning"),
+        (WorkerExit(0, signal="SIGSEGV"), "warning"),
+    ],
+    ids=str,
+)
+def test_a_worker_that_ended_as_it_was_asked_to_is_no_warning(
+    ended: WorkerExit, level: str
+) -> None:
+    history = started()
+    history.runs()
+    history.stops()
+    history.ends(ended)
+    (line,) = (line for line in history.told if line.event == "rank-ended")
+    assert line.level == level
+
+
+def test_a_hung_worker_that_ends_before_it_is_asked_to_is_a_warning() -> None:
+    history = started()
+    history.runs()
+    history.happens(DeadlineReached(history.now, Silence(1, Stage.TRAINING, 9.0)))
+    history.ends(WorkerExit(0, signal="SIGTERM"))
+    (line,) = (line for line in history.told if line.event == "rank-ended")
+    assert line.level == "warning"
+
+
+@pytest.mark.parametrize(
+    ("step", "where"),
+    [
+        (StepMessage(8), "in stage TRAINING after step 8"),
+        (StepMessage(8, in_output=True), "in stage TRAINING after step 8 or later"),
+        (StepMessage(8, recognised=True), "in stage TRAINING after step 8 or later"),
+    ],
+    ids=["reported", "found by the config's pattern", "recognised"],
+)
+def test_a_step_that_was_read_from_the_output_need_not_be_the_last(
+    step: StepMessage, where: str
+) -> None:
+    history = started()
+    history.runs()
+    for message in (StageMessage(Stage.TRAINING), step):
+        history.happens(WorkerReported(history.now, 1, 0, message))
+    history.ends(WorkerExit(0, code=1))
+    (line,) = (line for line in history.told if line.event == "rank-ended")
+    assert line.text == f"rank 0 ended: exit code 1 {where}"
+
+
+def test_a_supervisor_that_left_no_record_of_its_end_need_not_have_been_killed() -> None:
+    history = started()
+    history.runs()
+    history.starts()
+    (line,) = (line for line in history.told if line.event == "supervisor-lost")
+    assert line.text.endswith("or it could not write")
+
+
+def test_what_was_not_seen_closed_may_be_where_the_next_attempt_goes_on() -> None:
+    history = started()
+    history.runs()
+    history.commits(10)
+    history.ends(WorkerExit(0, signal="SIGKILL"))
+    attempt = history.state.attempt
+    gone = WorkersGone(history.now, attempt, RETRY, None, 25, committed=10, unproven=20)
+    history.happens(gone)
+    told = {line.event: line.text for line in history.told}
+    kept = "newest checkpoint: step 10; step 20 is complete, but was not seen closed"
+    assert told["attempt-ended"].endswith(kept)
+    assert told["attempt-started"].startswith("starting attempt 2 from committed step 10 or later")
+
+
+def test_a_checkpoint_that_is_not_there_any_more_is_told_as_such() -> None:
+    history = started()
+    history.runs()
+    history.commits(10)
+    history.gone(RETRY)
+    told = {line.event: line.text for line in history.told}
+    assert told["attempt-ended"].endswith("no checkpoint is there now; the newest was of step 10")

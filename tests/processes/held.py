@@ -21,7 +21,7 @@ from supervisor.adapters.stores.lease_places import LeaseFile
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.clock_jump import ClockReading
 from supervisor.core.exit_codes import ExitCode
-from supervisor.guard_keeper import keep_guard
+from supervisor.engines.guard_watch import keep_guard
 from supervisor.model_dir_ownership import Exclusion, ModelDir, own_model_dir
 from supervisor.ports import StoredObject
 from supervisor.protocol.location import Uri

@@ -82,6 +82,8 @@ def test_a_bucket_that_stays_away_ends_the_run_and_another_goes_on(
     store.plan = lambda asked: answered(503)
     result = running.result(timeout=100.0)
     assert result.code == 74, result.out + result.err
+    assert "was not renewed since" in result.err
+    assert result.has_event("lease-overdue")
     assert "could not be renewed" in result.err
     assert "Traceback" not in result.err
     store.plan = lambda asked: None

@@ -46,9 +46,10 @@ def job(tmp_path: Path, model_dir: Path, *arguments: str, **restart: Any) -> dic
     program.write_text(PROGRAM)
     argv = [sys.executable, str(program), arguments[0], "{model_dir}", *arguments[1:]]
     restart = {"max_num_restarts": 2, "backoff": {"first": 0.01}, "standby": "off", **restart}
+    checkpoint = {"directory": "{model_dir}/checkpoints"}
     return {
         "trainer": {
-            "init": {"model_dir": str(model_dir), "autorestart": restart},
+            "init": {"model_dir": str(model_dir), "autorestart": restart, "checkpoint": checkpoint},
             "command": {"argv": argv, "progress": {"pattern": r"step (\d+)"}},
         }
     }
@@ -64,8 +65,7 @@ def job(tmp_path: Path, model_dir: Path, *arguments: str, **restart: Any) -> dic
         ),
         (
             ("checkpoints", "ckpt%d", "model.pt"),
-            "changed since the start, but in no known checkpoint layout: "
-            "{model_dir}/checkpoints/ckpt10,",
+            "{model_dir}/checkpoints/ckpt10/model.pt",
         ),
     ],
 )
@@ -77,6 +77,7 @@ def test_checkpoints_that_are_not_seen_are_named_once(
     told = result.event("checkpoints-unseen", place=f"{model_dir}/checkpoints")
     assert told["text"].startswith("the program goes on at step 6, so it has saved")
     assert found.format(model_dir=model_dir) in told["text"]
+    assert ("no known checkpoint layout" in told["text"]) == (arguments[0] == "checkpoints")
 
 
 def test_a_job_that_goes_on_in_its_second_phase_is_told_of_that_one(
@@ -85,7 +86,15 @@ def test_a_job_that_goes_on_in_its_second_phase_is_told_of_that_one(
     config = job(tmp_path, model_dir, "actor", "%d", "commit_success.txt")
     program = tmp_path / "program.py"
     program.write_text(FIRST_PAUSES + PROGRAM)
-    first, second = ({**config["trainer"], "name": name} for name in ("one", "two"))
+    for_phase = "{model_dir}/checkpoints/%s"
+    first, second = (
+        {
+            **config["trainer"],
+            "name": name,
+            "init": {**config["trainer"]["init"], "checkpoint": {"directory": for_phase % name}},
+        }
+        for name in ("one", "two")
+    )
     first = {**first, "command": {"argv": [sys.executable, "-c", "pass"]}}
     config = {"trainer": [{"trainer": first}, {"trainer": second}]}
     running = start(config)
@@ -119,3 +128,37 @@ def test_commits_that_are_seen_are_no_reason(
     result = supervise(config)
     assert result.code == 0, result.log
     assert not result.has_event("checkpoints-unseen")
+
+
+@pytest.mark.parametrize(
+    ("save", "told"),
+    [
+        (
+            'gzip.open("snapshots/snap_00020.pkl.gz", "wb").close()',
+            r"set trainer.init.checkpoint.pattern to 'snap_(\d+)\.pkl\.gz'",
+        ),
+        ('open("snapshots/latest.npz", "wb").close()', "overwritten in place"),
+        ('open("metrics.pkl", "wb").close()', None),
+    ],
+)
+def test_a_run_that_is_never_killed_is_warned_of_what_is_not_understood(
+    supervise: Supervise,
+    tmp_path: Path,
+    model_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    save: str,
+    told: str | None,
+) -> None:
+    """A file that may be a result is no reason."""
+    monkeypatch.chdir(tmp_path)
+    program = f'import gzip, os; os.mkdir("snapshots"); {save}'
+    init = {"model_dir": str(model_dir), "autorestart": {"max_num_restarts": 1}}
+    result = supervise(
+        {"trainer": {"init": init, "command": {"argv": [sys.executable, "-c", program]}}}
+    )
+    assert result.code == 0, result.log
+    assert result.has_event("checkpoints-unseen") is (told is not None)
+    if told is not None:
+        text = result.event("checkpoints-unseen")["text"]
+        assert text.startswith("the program has ended, but no new checkpoint is seen")
+        assert told in text

@@ -265,6 +265,13 @@ def test_each_log_may_say_how_its_rank_ended(tmp_path: Path) -> None:
     assert found["verdict"] == "SUCCESS"
 
 
+def test_standard_input_may_say_how_it_ended() -> None:
+    for argv in (["-:137"], ["--json", "-:SIGKILL"], ["-:9", "--stage", "train"]):
+        assert supervise("classify", *argv, given="step 7\n").returncode == 0
+    told = supervise("classify", "--json", "-:3", given="step 7\n")
+    assert json.loads(told.stdout)["root_line"] == "exit code 3"
+
+
 def test_the_options_are_for_logs_that_do_not_say_how_they_ended(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("")
     (tmp_path / "b.log").write_text("")

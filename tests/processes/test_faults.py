@@ -24,8 +24,8 @@ Supervise = Callable[..., Result]
         ("SIGABRT", "abort", "killed by SIGABRT"),
         ("exit9", "unknown", "exit code 9"),
         ("exit0", "early-exit", "exit code 0"),
-        ("runtime-error", "plain-error", "builtins.RuntimeError: bad luck"),
-        ("huge-message", "plain-error", "builtins.RuntimeError: mmmmmm"),
+        ("runtime-error", "plain-error", "RuntimeError: bad luck"),
+        ("huge-message", "plain-error", "RuntimeError: mmmmmm"),
         ("not-utf8", "unknown", "exit code 4"),
         ("hundred-megabytes", "unknown", "exit code 3"),
         ("grandchildren", "unknown", "exit code 5"),
@@ -158,8 +158,10 @@ def test_where_the_job_ends_nobody_is_told_that_it_is_restarted(
         "The last failure was: preempted (SIGTERM that the supervisor did not send). Find out who "
         "sends SIGTERM. Run the same command again to go on from the newest checkpoint."
     )
-    assert result.events("advice")[-1]["advice"] == todo
-    assert f"what to do: {todo.rstrip('.')}; more: " in result.err
+    hint = "name their folder: --set trainer.init.checkpoint.directory=FOLDER"
+    told = f"{todo} If the program saves checkpoints, {hint}."
+    assert result.events("advice")[-1]["advice"] == told
+    assert f"what to do: {told.rstrip('.')}; more: " in result.err
     first, last = (attempt["failure"]["advice"] for attempt in result.summary["attempts"])
     assert first.startswith("None needed: it is restarted. If it comes back, find out")
     assert last == todo

@@ -88,6 +88,20 @@ def test_a_program_that_says_nothing_is_not_watched(supervise: Supervise, model_
     assert result.has_event("hang-unnoticeable")
 
 
+def test_a_start_without_a_step_is_a_hang_if_the_config_limits_it(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    restart = {**QUICK, "max_num_restarts": 0, "deadlines": {"STARTING": 0.4}}
+    config = command_config(model_dir, restart=restart)
+    config["trainer"]["command"] = {
+        "argv": [sys.executable, "-c", "import time; time.sleep(600)"],
+        "progress": {"pattern": r"step (\d+)"},
+    }
+    result = supervise(config)
+    assert result.code == 76, result.log
+    assert result.has_event("hang-detected", stage="STARTING")
+
+
 def test_reports_that_are_not_read_yet_are_no_silence(
     supervise: Supervise, model_dir: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
@@ -76,6 +77,45 @@ def test_a_living_owner_is_found_out_by_its_renewals(tmp_path: Path) -> None:
     first.lease.check()
     first.lease.release()
     assert all(0 < left <= TIMES.kill for left in first.renewals)
+
+
+class Unreachable(LeaseFile):
+    """A place for a lease that can be away for a while."""
+
+    away = False
+
+    def write(self, data: bytes, expected: str) -> str:
+        if self.away:
+            raise OSError(errno.EIO, "it does not answer")
+        return super().write(data, expected)
+
+
+def test_a_place_that_is_away_is_told_of_long_before_the_lease_is_lost(tmp_path: Path) -> None:
+    times = replace(TIMES, duration=600.0)
+    place = Unreachable(LocalStorage(tmp_path), times.settle)
+    told: list[float | None] = []
+    lease = Lease(
+        place,
+        times,
+        "a" * 32,
+        on_renewed=lambda seconds: None,
+        on_lost=print,
+        say=print,
+        on_overdue=told.append,
+    )
+    lease.acquire()
+
+    def tells(*, is_overdue: bool) -> bool:
+        lease.check()
+        return told[-1:] != [] and (told[-1] is not None) == is_overdue
+
+    place.away = True
+    assert eventually(lambda: tells(is_overdue=True))
+    assert told[-1] is not None
+    assert told[-1] > times.renew
+    place.away = False
+    assert eventually(lambda: tells(is_overdue=False))
+    lease.release()
 
 
 def test_a_released_lease_is_free_at_once(tmp_path: Path) -> None:

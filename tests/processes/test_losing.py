@@ -22,14 +22,17 @@ from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.processes.guard_client import GuardClient
 from supervisor.adapters.processes.worker_process import WorkerProcess
 from supervisor.adapters.stores.lease import LeaseTimes
+from supervisor.adapters.stores.lease_places import LeaseFile
+from supervisor.adapters.stores.lock import LockHeldError
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.core.events import Noticed
 from supervisor.core.exit_codes import ExitCode
-from supervisor.guard_keeper import keep_guard
+from supervisor.engines.guard_watch import keep_guard
 from supervisor.host import tree
 from supervisor.host.guard_process import guard_command
 from supervisor.host.waiting import has_ended
 from supervisor.model_dir_ownership import Exclusion, ModelDir, own_model_dir
+from supervisor.protocol.location import Uri
 from tests.processes.test_lease import foreign
 from tests.running import descriptors, eventually
 
@@ -39,6 +42,23 @@ def guard() -> Iterator[GuardClient]:
     one = GuardClient(print)
     yield one
     one.dismiss()
+
+
+def test_who_finds_a_bucket_owned_on_this_host_is_told_the_bucket(
+    guard: GuardClient, tmp_path: Path
+) -> None:
+    place, files = Uri("gs", "my-bucket", "run"), LocalStorage(tmp_path)
+    clock, means = SystemClock(), Exclusion()
+    here = ModelDir(tmp_path, files, (place, LeaseFile(files, 0.0)))
+    others = (clock, Reactor(clock), guard, means, print, lambda code, why: None)
+    with (
+        own_model_dir(ModelDir(tmp_path, files), "a" * 32, *others),
+        pytest.raises(LockHeldError) as caught,
+        own_model_dir(here, "b" * 32, *others),
+    ):
+        pass
+    assert str(caught.value).startswith("gs://my-bucket/run is owned by supervisor ")
+    assert str(tmp_path) not in str(caught.value)
 
 
 def test_who_loses_the_lease_is_told_to_end_once(

@@ -52,6 +52,35 @@ def test_nan_at_the_same_place_twice(supervise: Supervise, model_dir: Path) -> N
     assert "back to the newest checkpoint" in result.event("attempt-started", attempt=2)["reason"]
 
 
+TELLS_ITS_STEPS = """
+import json, os, sys
+
+pipe = int(os.environ["SUPERVISE_PROGRESS_FD"])
+can = {"v": 1, "kind": "adjustable", "names": ["skip_steps"]}
+os.write(pipe, json.dumps(can).encode() + b"\\n")
+skipped = json.loads(os.environ.get("SUPERVISE_ADJUST", "{}")).get("skip_steps", [])
+for step in range(1, 9):
+    if step == 6 and step not in skipped:
+        raise FloatingPointError("invalid value (nan) encountered in jit(step)")
+    if step % int(sys.argv[1]) == 0:
+        print("completed step:", step, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("told_steps", "code", "attempts"), [("1", 0, 3), ("2", 70, 2)])
+def test_a_batch_is_skipped_where_the_output_tells_every_step(
+    supervise: Supervise, model_dir: Path, told_steps: str, code: int, attempts: int
+) -> None:
+    argv = [sys.executable, "-c", TELLS_ITS_STEPS, told_steps]
+    progress, success = {"pattern": r"completed step: (\d+)"}, {"step": 8}
+    config = command_config(model_dir, restart=QUICK, progress=progress, success=success, argv=argv)
+    result = supervise(config)
+    assert (result.code, result.attempts) == (code, attempts), result.log
+    skips = "step 6 gave NaN or Inf twice: its batch is skipped from now on"
+    reasons = [told["reason"] for told in result.events("attempt-started")]
+    assert any(skips in reason for reason in reasons) is (code == 0)
+
+
 @pytest.mark.parametrize("trouble", ["busy", "expired"])
 def test_what_takes_time_is_waited_for_also_the_first_time(
     supervise: Supervise, model_dir: Path, trouble: str

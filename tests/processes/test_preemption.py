@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from supervisor.adapters.platforms.allocation_end import AllocationEnd
 from supervisor.adapters.platforms.gce_metadata import GceEvent, GceMaintenance, is_over
 from supervisor.adapters.platforms.preemption import AnnouncementFile
 from supervisor.cli.status import show_status
 from supervisor.config.schema import Preemption
 from supervisor.engines.preemption_sources import preemption_sources
+from supervisor.host.notice import Notice
 from tests.processes.metadata_server import MetadataServer
 from tests.running import Result, Start, command_config, shared_guard
 
@@ -371,13 +374,18 @@ def test_a_command_announces_with_a_line_and_exit_0(
     assert_drained(running.result(), f"the command 'sh' says: {line}")
 
 
+def fail(notice: Notice) -> None:
+    raise AssertionError(notice)
+
+
 def test_gce_is_asked_only_where_there_is_evidence_of_it(tmp_path: Path) -> None:
     def kinds(source: str, environ: dict[str, str], product: str) -> list[str]:
         file = tmp_path / "product_name"
         file.write_text(product)
         config = Preemption.model_validate({"source": source})
         return [
-            type(one).__name__ for one in preemption_sources(config, environ, shared_guard(), file)
+            type(one).__name__
+            for one in preemption_sources(config, environ, shared_guard(), lambda: 30.0, fail, file)
         ]
 
     gce = [GceEvent.__name__, GceEvent.__name__, GceMaintenance.__name__]
@@ -386,6 +394,57 @@ def test_gce_is_asked_only_where_there_is_evidence_of_it(tmp_path: Path) -> None
     assert kinds("auto", {}, "KVM\n") == []
     assert kinds("none", {"GCE_METADATA_HOST": "host"}, "Google Compute Engine\n") == []
     assert kinds("gce", {}, "KVM\n") == gce
-    assert preemption_sources(Preemption(), {}, shared_guard(), tmp_path / "nowhere") == []
-    (only,) = preemption_sources(Preemption(source="none", file="x"), {}, shared_guard())
+    slurm = {"SLURM_JOB_END_TIME": str(int(time.time()) + 3600)}
+    assert kinds("auto", slurm, "KVM\n") == [AllocationEnd.__name__]
+    assert kinds("none", slurm, "KVM\n") == []
+    nowhere = tmp_path / "nowhere"
+    assert preemption_sources(Preemption(), {}, shared_guard(), lambda: 30.0, fail, nowhere) == []
+    by_file = Preemption(source="none", file="x")
+    (only,) = preemption_sources(by_file, {}, shared_guard(), lambda: 30.0, fail)
     assert isinstance(only, AnnouncementFile)
+
+
+def slurm(seconds: float) -> dict[str, str]:
+    """The environment of a Slurm job that ends in so many seconds."""
+    return {"SLURM_JOB_END_TIME": str(int(time.time() + seconds)), "SLURM_JOB_ID": "77"}
+
+
+def test_a_job_saves_before_its_slurm_allocation_ends_and_goes_on_in_the_next_one(
+    start: Start, supervise: Supervise, model_dir: Path
+) -> None:
+    """It is asked to stop 5.5 s before the end: the grace period, and a margin."""
+    job = saving(model_dir, grace_period=0.5)
+    first = start(job, env=slurm(12))
+    first.wait_for("ready to save")
+    stopped = first.result()
+    assert_drained(stopped, "the allocation of Slurm job 77 ends at 2")
+    assert 3 < stopped.event("notice-used")["notice_seconds"] < 5.6
+    longer = command_config(model_dir, "--steps", "302", success={"step": 302})
+    again = supervise(longer, env=slurm(3600))
+    assert again.code == 0, again.log
+    assert again.event("attempt-started")["step"] == 300
+
+
+def test_nothing_is_started_where_no_time_is_left_to_save(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    result = supervise(saving(model_dir), env=slurm(20))
+    assert result.code == 75
+    assert "Slurm job 77" in result.event("preemption-announced")["reason"]
+    assert not result.has_event("attempt-started")
+
+
+def test_a_slurm_end_that_has_passed_is_told_and_ignored(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    result = supervise(command_config(model_dir, success={"step": 6}), env=slurm(-60))
+    assert result.code == 0, result.log
+    assert "that has passed" in result.event("allocation-end-unusable")["reason"]
+
+
+def test_an_end_in_the_config_that_has_passed_is_refused(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    result = supervise(saving(model_dir, preemption={"until": "2026-01-01T00:00:00+01:00"}))
+    assert result.code == 78
+    assert "has passed (2025-12-31 23:00:00 UTC): give the end of this allocation" in result.err

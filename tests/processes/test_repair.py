@@ -98,7 +98,7 @@ def test_wherever_a_line_is_damaged_what_was_before_it_counts(path: Path, tmp_pa
 
 
 def test_what_somebody_changed_in_a_record_is_believed_once_it_is_repaired(
-    supervise: Supervise, model_dir: Path
+    supervise: Supervise, model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = command_config(model_dir, argv=[sys.executable, "-c", "raise SystemExit(1)"])
     config["trainer"]["init"]["autorestart"]["max_num_restarts"] = 1
@@ -108,6 +108,7 @@ def test_what_somebody_changed_in_a_record_is_believed_once_it_is_repaired(
     with pytest.raises(JournalError, match="does not follow from those before it"):
         FileJournal(LocalStorage(model_dir)).peek()
     assert main(["repair", str(model_dir)]) == 0
+    assert "What is recorded is believed; where it is wrong, use" in capsys.readouterr().out
     assert FileJournal(LocalStorage(model_dir)).peek().state.attempt == 7
 
 

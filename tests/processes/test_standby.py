@@ -78,6 +78,20 @@ def test_each_attempt_goes_on_in_the_standby_of_the_one_before(
     assert firsts[1:] == [f"True {pids[0]}", f"True {pids[1]}"]
 
 
+def test_what_a_command_has_set_up_before_python_holds_in_a_standby_too(
+    supervise: Supervise, config: Callable[..., dict[str, Any]]
+) -> None:
+    job = config("print('nice', os.getpriority(os.PRIO_PROCESS, 0), flush=True)\n" + DIES)
+    command = job["trainer"]["command"]
+    command["argv"] = ["nice", "-n", "1", *command["argv"]]
+    result = supervise(job)
+    assert result.code == 0, result.log + result.err
+    assert len(result.events("standby-used", kind="imports")) == 2
+    expected = f"nice {min(19, os.getpriority(os.PRIO_PROCESS, 0) + 1)}\n".encode()
+    for attempt in (1, 2, 3):
+        assert result.rank_log(attempt).endswith(expected)
+
+
 FIRST = PROGRAM.partition("print(")[0]
 RECOVERS = """
 def standby_log():
@@ -117,7 +131,7 @@ def test_it_is_not_prepared_before_the_attempt_has_recovered(
 
 DIES_BEFORE_IT_IS_READY = """
 import psutil
-folder = Path(os.environ["PYTHONPATH"])
+folder = Path(os.environ["PYTHONPATH"].partition(":")[0])  # ours is the last one
 if attempt == 1:
     say(kind="step", step=1)
     while not (folder / "begun").exists():
@@ -231,6 +245,47 @@ def test_a_standby_that_cannot_be_is_told_once_and_the_job_goes_on(
     assert result.code == 0, result.log
     reason = result.event("standby-failed")["reason"]
     assert reason.startswith("ModuleNotFoundError when no_such_thing")
+
+
+_JAX = """
+told = []
+def register_event_duration_secs_listener(f): told.append(f)
+register_scalar_listener = register_event_listener = id
+def clear_event_listeners(): pass
+def traces(): told[0]('/jax/core/compile/jaxpr_trace_duration', 0.1)
+"""
+SETS_ITS_ENVIRONMENT = """
+import os, sys
+ahead = "jax.monitoring" in sys.modules
+os.environ["LIBTPU_INIT_ARGS"] = os.environ.get("LIBTPU_INIT_ARGS", "") + " --fast"
+import jax, jax.monitoring
+import half
+print("seen", ahead, jax.seen, flush=True)
+jax.monitoring.traces()
+"""
+
+
+def test_a_program_that_sets_its_environment_and_an_import_that_fails_ahead(
+    supervise: Supervise, config: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """Also the standby of a standby: the third attempt."""
+    place = tmp_path / "site-packages"
+    (place / "jax").mkdir(parents=True)
+    init = "import os; seen = os.environ['LIBTPU_INIT_ARGS']"
+    (place / "jax" / "__init__.py").write_text(init)
+    (place / "jax" / "monitoring.py").write_text(_JAX)
+    (place / "half.py").write_text("import sys; assert 'ahead' in vars(sys.modules['__main__'])")
+    job = config("")
+    command = job["trainer"]["command"]
+    del command["preload"]
+    command["env"] = {"PYTHONPATH": str(place)}
+    Path(command["argv"][1]).write_text(SETS_ITS_ENVIRONMENT + PROGRAM + DIES)
+    result = supervise(job)
+    assert result.code == 0, result.log + result.err
+    assert len(result.events("standby-used", kind="imports")) == 2
+    firsts = [result.rank_log(attempt).split(b"\n")[0].decode() for attempt in (1, 2, 3)]
+    assert firsts == ["seen False  --fast", "seen True  --fast", "seen True  --fast"]
+    assert "half cannot be imported ahead" in result.event("standby-limited")["reason"]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,32 @@ def test_a_stop_lets_the_trainer_save(
     assert again.has_event("job-resumed", attempts=1, restarts=0, max_num_restarts=1)
 
 
+SAVES_ON_CTRL_C = """
+import pathlib, sys, time
+print("ready to save", flush=True)
+try:
+    while True:
+        time.sleep(3600)
+except KeyboardInterrupt:
+    pathlib.Path(sys.argv[1], "saved").write_text("all")
+"""
+
+
+@pytest.mark.parametrize(("number", "saves"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_ctrl_c_reaches_a_program_that_saves_on_keyboard_interrupt(
+    start: Start, model_dir: Path, number: signal.Signals, saves: bool
+) -> None:
+    config = command_config(model_dir)
+    config["trainer"]["command"] = [sys.executable, "-c", SAVES_ON_CTRL_C, "{model_dir}"]
+    running = start(config)
+    running.wait_for("ready to save")
+    running.signal(number)
+    result = running.result()
+    assert result.code == (79 if saves else 75)
+    assert result.has_event("sigterm-reaction", reason="interrupt" if saves else "default")
+    assert (model_dir / "saved").exists() == saves
+
+
 def test_a_deaf_trainer_is_killed_after_the_grace_period(start: Start, model_dir: Path) -> None:
     running = waiting(start, model_dir, "ignore-sigterm", "deaf", grace_period=0.2)
     running.signal(signal.SIGTERM)
@@ -208,6 +234,8 @@ def test_after_success_a_grown_target_goes_on(supervise: Supervise, model_dir: P
     assert "the target grew from step 6 to 8" in grown.event("phase-starting")["reason"]
     assert [told["version"] for told in grown.events("supervisor-started")] == [writer()]
     assert grown.has_event("version-changed", version=writer(), before="0.0.1+other")
+    order = ("supervisor-started", "version-changed", "config-changed", "job-resumed")
+    assert grown.names(*order) == list(order)
     assert grown.has_event(
         "config-changed",
         changed="trainer[0].command.success.step: 6 -> 8",

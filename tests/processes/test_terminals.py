@@ -23,7 +23,8 @@ import yaml
 from supervisor.history.writer import writer
 from tests.running import MARK, PATIENCE, command_config, eventually, gone
 
-CTRL_S, CTRL_Q = b"\x13", b"\x11"
+CTRL_C, CTRL_S, CTRL_Q = b"\x03", b"\x13", b"\x11"
+COLUMNS = 200
 GONE = "WARNING: standard output is not used any more: Input/output error"
 
 
@@ -33,9 +34,11 @@ class Terminal:
     def __init__(self, config: Path, *, controls: bool, mark: str) -> None:
         """`controls`: it is the controlling terminal, whose end the kernel tells by SIGHUP."""
         self._master, slave = os.openpty()
-        termios.tcsetwinsize(slave, (40, 200))
+        termios.tcsetwinsize(slave, (40, COLUMNS))
         self.name = name = os.ttyname(slave)
         self.shown = b""
+        # The size is the terminal's, not what the environment of the tests says.
+        environ = {name: os.environ[name] for name in os.environ.keys() - {"COLUMNS", "LINES"}}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "supervisor", "run", str(config)],
             stdin=slave,
@@ -43,7 +46,7 @@ class Terminal:
             stderr=slave,
             start_new_session=True,
             preexec_fn=(lambda: os.close(os.open(name, os.O_RDWR))) if controls else None,
-            env={**os.environ, "TERM": "xterm-256color", MARK: mark},
+            env={**environ, "TERM": "xterm-256color", MARK: mark},
         )
         os.close(slave)
 
@@ -192,6 +195,32 @@ def test_output_scrolls_above_the_view_without_what_could_do_harm(
         assert harm not in shown
 
 
+def test_the_view_leaves_room_for_the_echo_of_ctrl_c(model_dir: Path, tmp_path: Path) -> None:
+    """A terminal shows `^C` behind the view. In a full line it would move the view down."""
+    with in_a_terminal(saves(model_dir), tmp_path) as terminal:
+        terminal.wait_for("ready to save")
+        terminal.wait_for("supervise \u00b7 job ")
+        terminal.type(CTRL_C)
+        shown = terminal.all()
+        assert terminal.process.wait(PATIENCE) == 79
+    borders = re.findall("\u256d[^\u256e]*\u256e", shown)
+    assert borders
+    assert {len(border) for border in borders} == {COLUMNS - 2 * len("^C")}
+
+
+def test_a_run_that_starts_nothing_shows_no_state(model_dir: Path, tmp_path: Path) -> None:
+    notice = tmp_path / "notice"
+    notice.write_text("maintenance")
+    config = command_config(model_dir)
+    config["trainer"]["init"]["autorestart"]["preemption"] = {"file": str(notice)}
+    with in_a_terminal(config, tmp_path) as terminal:
+        shown = terminal.all()
+        assert terminal.process.wait(PATIENCE) == 75
+    assert "nothing is started here" in shown
+    assert "STARTING" not in shown
+    assert "\u256d" not in shown
+
+
 def test_a_traceback_is_shown_once_and_kept_in_run_log(model_dir: Path, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("def load():\n    raise ValueError('bad record 7')\n\n\nload()\n")
@@ -306,7 +335,7 @@ def test_a_job_that_fails_says_why_on_standard_error_once(model_dir: Path, tmp_p
     assert done.returncode == 70
     (word,) = done.stderr.splitlines()
     assert word.startswith("supervise: FAILED, exit code 70: ")
-    assert f"root cause: builtins.ValueError: bad record 7, at {program}:1; what to do: " in word
+    assert f"root cause: ValueError: bad record 7, at {program}:1; what to do: " in word
     assert Path(word.rpartition("more: ")[2]).is_file()
     done = in_a_shell(f"run {path}", "2>&1")
     assert done.stdout.count("FAILED, exit code 70") == 1, "not doubled where both are one file"

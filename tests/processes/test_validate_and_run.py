@@ -6,15 +6,21 @@ What is refused is refused before anything is started, so both commands are call
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from supervisor.cli.main import main
+from supervisor.core.doing import Succeeded
+from supervisor.core.state import JobState
+from supervisor.preflight import start_warnings
+from supervisor.prepare import prepare
 from tests.forked import forked
 
 INIT = "init: {model_dir: run, autorestart: {max_num_restarts: 0}}"
@@ -156,6 +162,30 @@ def test_both_refuse_it_with_the_same_words(
     assert len(err) < 600
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+@pytest.mark.parametrize("name", ["mine", "mine/run"])
+def test_who_may_not_write_model_dir_is_told_whose_it_is(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with TemporaryDirectory() as folder:  # others may not enter tmp_path
+        Path(folder).chmod(0o755)
+        mine = Path(folder, "mine")
+        mine.mkdir(mode=0o755)
+        config = Path(folder, "c.yaml")
+        config.write_text(command("[/bin/true]", INIT.replace("run,", f"{mine.parent / name},")))
+        assert main(["validate", str(config)]) == 0
+        os.seteuid(65534)
+        try:
+            assert main(["validate", str(config)]) == 78
+        finally:
+            os.seteuid(0)
+        told = capfd.readouterr().err
+    assert "cannot be written: Permission denied: it " in told
+    assert ("it is not there" in told) == (name == "mine/run")
+    assert f"{mine}, in which it would be made, belongs" in told or name == "mine"
+    assert "belongs to uid 0 (mode 755), while supervise runs as uid 65534" in told
+
+
 @pytest.mark.parametrize("name", ["missing", "directory"])
 def test_both_tell_of_a_config_that_cannot_be_read(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -240,6 +270,40 @@ def test_our_trainer_needs_its_libraries(
         assert "trainer.fit: needs optax here: install the [trainer] extra" in told
 
 
+@pytest.mark.parametrize("is_low", [False, True])
+def test_several_hosts_need_ray_and_descriptors_and_to_be_lost_in_time(
+    is_low: bool,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    count = limit if is_low else 2
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    hosts = f"hosts: {{engine: ray, count: {count}, lost_after: 1m}},"
+    path = written(tmp_path, command("[python, there.py]", INIT.replace("run,", f"run, {hosts}")))
+    for what in ("validate", "run"):
+        assert main([what, path]) == 78
+        told = capfd.readouterr().err
+        assert "trainer.init.hosts.engine: needs ray here, and on each host: install the" in told
+        assert (f"hosts, but a process here may open {limit} files only" in told) == is_low
+        assert "trainer.init.hosts.lost_after: is 60 s, too long for the lease of model_dir" in told
+
+
+@pytest.mark.parametrize("count", ["{num_devices}", "8"])
+def test_fewer_devices_need_jax_for_the_probe(
+    count: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init = INIT.replace("run,", "run, devices: {platform: gpu, count: 8},")
+    path = written(tmp_path, command(f"[python, there.py, '{count}']", init))
+    warning = "install the [cuda] extra there"
+    assert main(["validate", path]) == 0
+    assert warning not in capfd.readouterr().out
+    monkeypatch.setitem(sys.modules, "jax", None)  # as if it were not installed
+    assert main(["validate", path]) == 0
+    assert (warning in capfd.readouterr().out) == (count == "{num_devices}")
+
+
 def test_validate_leaves_no_trace_where_all_is_well(tmp_path: Path) -> None:
     path, before = written(tmp_path, THERE), sorted(tmp_path.rglob("*"))
     assert main(["validate", path]) == 0
@@ -260,7 +324,7 @@ def test_validate_soon_tells_that_a_bucket_needs_credentials(tmp_path: Path) -> 
     )
     assert done.returncode == 74
     assert "gs://no-such-bucket-of-ours/x cannot be reached: DefaultCred" in done.stderr
-    assert "give this host credentials: for gs:// Google's application default" in done.stderr
+    assert "not found; give this host credentials: for gs:// Google's application" in done.stderr
 
 
 def test_a_config_may_come_from_a_pipe(tmp_path: Path) -> None:
@@ -320,6 +384,45 @@ trainer:
         assert done.returncode == (0 if what == "validate" else 76), done.stderr
         assert done.stdout.count(UNTOLD) == told
         assert done.stdout.count("a hang cannot be noticed") == ("pattern" not in more)
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (JobState(), True),
+        (JobState(doing=Succeeded(9, proven=True)), False),
+        (JobState(doing=Succeeded(None, proven=False)), True),
+        (JobState(checkpoints="/out"), False),
+    ],
+    ids=["new", "succeeded", "begins anew", "found"],
+)
+def test_a_success_that_was_seen_is_not_doubted(
+    state: JobState, told: bool, tmp_path: Path
+) -> None:
+    path = written(tmp_path, command("{argv: [python, there.py], success: {step: 9}}"))
+    notices = start_warnings(prepare(Path(path), []), state=state)
+    assert any(UNTOLD in each for each in notices) == told
+
+
+@pytest.mark.parametrize(
+    ("argv", "state", "told"),
+    [
+        ("[a, --workdir, 'gs://b/runs']", JobState(), True),
+        ("[a, 'base_output_directory=s3://b/runs']", JobState(), True),
+        ("[a, --data, 'gs://b/corpus']", JobState(), False),
+        ("[a, 'load_parameters_path=gs://b/base']", JobState(), False),
+        ("[a, --workdir, out]", JobState(), False),
+        ("[a, --workdir, 'gs://b/runs']", JobState(checkpoints="/out"), False),
+    ],
+)
+def test_a_bucket_in_which_the_program_may_save_is_told(
+    argv: str, state: JobState, told: bool, tmp_path: Path
+) -> None:
+    path = written(tmp_path, command(f"{{argv: {argv}}}"))
+    notices = start_warnings(prepare(Path(path), []), state=state)
+    found = [each for each in notices if each.keys.get("code") == "bucket-unsearched"]
+    assert len(found) == told
+    assert all("set trainer.init.checkpoint.directory" in each for each in found)
 
 
 @pytest.mark.parametrize(

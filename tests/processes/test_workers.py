@@ -139,7 +139,7 @@ def test_one_fails_all_are_gone_and_the_first_cause_is_charged(
     assert result.code == 0, result.log
     assert result.attempts == 2
     failure = result.summary["attempts"][0]["failure"]
-    assert (failure["rank"], failure["root_cause"]) == (1, "builtins.RuntimeError: bad luck")
+    assert (failure["rank"], failure["root_cause"]) == (1, "RuntimeError: bad luck")
     assert result.has_event("rank-ended", level="warning", rank=1, code=1)
     outputs = [output(result, 2, rank) for rank in range(3)]
     assert [lines[0] for lines in outputs] == ["0 of 3 0 3", "1 of 3 1 3", "2 of 3 2 3"]
@@ -154,7 +154,7 @@ def test_one_that_failed_and_does_not_end_is_ended(
     assert result.code == 0, result.log
     assert result.has_event("rank-killed", level="warning", rank=1)
     failure = result.summary["attempts"][0]["failure"]
-    assert (failure["rank"], failure["root_cause"]) == (1, "builtins.RuntimeError: bad luck")
+    assert (failure["rank"], failure["root_cause"]) == (1, "RuntimeError: bad luck")
 
 
 def test_a_stop_reaches_every_worker(start: Start, config: Callable[..., dict[str, Any]]) -> None:

@@ -363,12 +363,23 @@ def test_a_success_by_a_step_that_nothing_tells_says_what_is_missing(
 # --- a pipe hides the exit code -----------------------------------------------------------------
 
 
-def test_a_traceback_behind_a_pipe_is_told_beside_the_success(
+_BREAKS = "def main(): raise ValueError('no such shard')\nmain()"
+
+
+def test_a_traceback_behind_a_pipe_is_a_failure(supervise: Supervise, model_dir: Path) -> None:
+    script = f"{shlex.join([sys.executable, '-c', _BREAKS])} 2>&1 | tee {model_dir}/copy"
+    result = supervise(shell_config(model_dir, script))
+    assert result.code == 70, result.log
+    failure = result.events("attempt-failed")[-1]
+    assert failure["root_cause"] == "ValueError: no such shard"
+    assert "set -o pipefail" in result.event("config-doubtful", code="pipe-hides-failure")["text"]
+
+
+def test_a_declared_success_behind_a_pipe_stands_and_the_traceback_is_told(
     supervise: Supervise, model_dir: Path
 ) -> None:
-    program = "def main(): raise ValueError('no such shard')\nmain()"
-    script = f"{shlex.join([sys.executable, '-c', program])} 2>&1 | tee {model_dir}/copy"
-    result = supervise(shell_config(model_dir, script))
+    script = f"echo done; {shlex.join([sys.executable, '-c', _BREAKS])} 2>&1 | tee {model_dir}/copy"
+    result = supervise(shell_config(model_dir, script, success={"pattern": "done"}))
     assert result.code == 0
     doubt = result.event("success-doubted", exception="ValueError: no such shard")
     assert "set -o pipefail" in doubt["text"]
@@ -376,9 +387,17 @@ def test_a_traceback_behind_a_pipe_is_told_beside_the_success(
     assert attempt["output_ends_in"] == "ValueError: no such shard"
 
 
+def test_a_program_behind_a_pipe_that_succeeds_has_succeeded(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    script = f"{toy(model_dir)} 2>&1 | tee {model_dir}/copy"
+    result = supervise(shell_config(model_dir, script))
+    assert result.code == 0
+    assert not result.has_event("success-doubted")
+
+
 def test_with_pipefail_the_same_fails(supervise: Supervise, model_dir: Path) -> None:
-    program = "def main(): raise ValueError('no such shard')\nmain()"
-    script = f"set -o pipefail; {shlex.join([sys.executable, '-c', program])} 2>&1 | cat"
+    script = f"set -o pipefail; {shlex.join([sys.executable, '-c', _BREAKS])} 2>&1 | cat"
     result = supervise(shell_config(model_dir, script))
     assert result.code != 0
     assert result.has_event("attempt-failed")

@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from supervisor.adapters.stores.bucket_checkpoints import newest_committed
+from supervisor.config.own_layout import OwnLayout
+from supervisor.protocol.checkpoint_layouts import LAYOUTS, Layout
 from supervisor.protocol.committed import (
     committed_steps,
     is_committed,
@@ -20,6 +24,7 @@ from supervisor.protocol.committed import (
     unmarked_warning,
     unreadable_markers,
 )
+from tests.memory_objects import MemoryObjects
 
 ORBAX = {"_CHECKPOINT_METADATA": json.dumps({"commit_timestamp_nsecs": 17_000})}
 SAVING = {"_CHECKPOINT_METADATA": json.dumps({"commit_timestamp_nsecs": None})}
@@ -90,6 +95,14 @@ def test_the_step_in_a_name(name: str, step: int | None) -> None:
         ("step-9", {"metadata.json": '{"st'}, False, False),
         ("step-9", {}, False, False),
         ("9", {"metadata.json": '{"step": 9}'}, False, False),
+        # PyTorch's distributed checkpoints rename .metadata to its name last.
+        ("step-9", {".metadata": "x", "__0_0.distcp": "x"}, True, True),
+        ("9", {".metadata.tmp": "x", "__0_0.distcp": "x"}, False, False),
+        # Orbax's guides name a step so.
+        ("ckpt9", ORBAX, True, False),
+        ("ckpt0", {**ORBAX, **MARKER}, True, True),
+        # Without a proof, nothing else is committed.
+        ("checkpoint-9", {"trainer_state.json": "{\n}\n", "model.safetensors": ""}, False, False),
     ],
 )
 def test_what_is_committed(
@@ -102,6 +115,72 @@ def test_what_is_committed(
     assert is_committed(directory) is posix
     assert is_committed(directory, posix=False) is object_store
     assert bool(list(committed_steps(tmp_path))) is posix
+
+
+MARKED = [row for row in LAYOUTS if row.marker is not None]
+
+
+@pytest.mark.parametrize("row", MARKED, ids=lambda row: row.example)
+def test_the_marker_of_each_row_of_the_table_commits_its_example(
+    row: Layout, tmp_path: Path
+) -> None:
+    marker = row.marker
+    assert marker is not None
+    assert marker.file in row.commit
+    step = tmp_path / row.example.strip("/")
+    step.mkdir()
+    assert not is_committed(step)
+    (step / marker.file).touch()
+    assert is_committed(step) is not marker.is_json, "an empty file is no whole JSON object"
+    (step / marker.file).write_text("{}")
+    assert is_committed(step)
+    assert is_committed(step, posix=False), "a mount of a bucket"
+    in_bucket = MemoryObjects()
+    in_bucket.write(f"{step.name}/{marker.file}", b"{}")
+    assert (newest_committed(in_bucket) is None) is marker.is_renamed
+
+
+def test_the_table_has_the_markers_of_four_programs() -> None:
+    """Programs rely on each: one that is lost has them begin from scratch."""
+    assert {(row.marker.owner, row.marker.file) for row in MARKED if row.marker} == {
+        ("Orbax", "commit_success.txt"),
+        ("AXLearn", "index"),
+        ("Levanter", "metadata.json"),
+        ("PyTorch", ".metadata"),
+    }
+
+
+def test_a_whole_checkpoint_in_a_folder_of_the_step_commits_it(tmp_path: Path) -> None:
+    checkpoint(tmp_path, "100/state", ORBAX)
+    checkpoint(tmp_path, "200/state", SAVING)
+    checkpoint(tmp_path, "300/state.orbax-checkpoint-tmp", ORBAX)
+    checkpoint(tmp_path, "400/state", ORBAX)
+    checkpoint(tmp_path, "400/metrics.orbax-checkpoint-tmp", {})
+    checkpoint(tmp_path, "500/other", ORBAX)
+    assert [step for step, _ in committed_steps(tmp_path)] == [100]
+    assert list(committed_steps(tmp_path, posix=False)) == []
+
+
+def test_only_an_own_layout_counts_where_there_is_one(tmp_path: Path) -> None:
+    own = OwnLayout(r"run(\d+)", "DONE")
+    checkpoint(tmp_path, "run7", {"DONE": ""})
+    checkpoint(tmp_path, "run8", {"commit_success.txt": ""})
+    checkpoint(tmp_path, "run9x", {"DONE": ""})
+    checkpoint(tmp_path, "100", ORBAX)
+    assert list(committed_steps(tmp_path, own=own)) == [(7, tmp_path / "run7")]
+    assert list(committed_steps(tmp_path, own=own, posix=False)) == [(7, tmp_path / "run7")]
+    proven = OwnLayout(r"(\d+|x+)\.blob", None)
+    for name in ("7.blob", "8.blob", "xx.blob", "1" * 19 + ".blob"):
+        (tmp_path / name).touch()
+    found = committed_steps(tmp_path, own=proven, proven=lambda path: path.name != "8.blob")
+    assert [step for step, _ in found] == [7]
+    assert list(committed_steps(tmp_path, own=proven)) == []
+
+
+def test_a_pattern_that_takes_too_long_is_an_error_and_not_empty(tmp_path: Path) -> None:
+    (tmp_path / ("a" * 60 + "b")).touch()
+    with pytest.raises(OSError, match="takes too long"):
+        list(committed_steps(tmp_path, own=OwnLayout(r"((?:a|a)+)", None)))
 
 
 def test_a_file_is_no_checkpoint(tmp_path: Path) -> None:
@@ -234,6 +313,8 @@ def terabyte(path: Path) -> None:
         (zeros, "metadata.json"),
         (fifo, "commit_success.txt"),
         (zeros, "commit_success.txt"),
+        (fifo, ".metadata"),
+        (zeros, ".metadata"),
     ],
 )
 def test_what_is_no_file_commits_nothing_and_is_told(
@@ -248,6 +329,14 @@ def test_what_is_no_file_commits_nothing_and_is_told(
     assert told.endswith("the checkpoint is not used")
 
 
+def test_a_step_that_is_a_link_to_itself_is_named_and_no_file_in_it(tmp_path: Path) -> None:
+    place = tmp_path / "ckpt-901.npz"
+    place.symlink_to(place.name)
+    assert list(unreadable_markers(tmp_path)) == [
+        f"{place} is a link that leads to no file: remove it"
+    ]
+
+
 def test_a_sound_checkpoint_is_not_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     for name, content in {**ORBAX, **MARKER}.items():
@@ -255,3 +344,13 @@ def test_a_sound_checkpoint_is_not_refused(tmp_path: Path) -> None:
     (tmp_path / "7").symlink_to("real")  # a person's own link to a step elsewhere
     assert is_committed(tmp_path / "7")
     assert list(unreadable_markers(tmp_path)) == []
+
+
+def test_thousands_of_empty_folders_are_looked_at_once_each(tmp_path: Path) -> None:
+    for number in range(1000, 9000):
+        (tmp_path / str(number)).mkdir()
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "commit_success.txt").touch()
+    began = time.process_time()
+    assert list(committed_steps(tmp_path)) == [(7, tmp_path / "7")]
+    assert time.process_time() - began < 0.3

@@ -29,6 +29,7 @@ from supervisor.protocol.messages import (
     Stage,
     StageMessage,
     StepMessage,
+    WroteMessage,
     decode,
     encode,
     printable,
@@ -46,6 +47,7 @@ messages = st.one_of(
     st.builds(EvaluatedMessage, steps, metrics),
     st.builds(DevicesMessage, short, st.integers(min_value=0, max_value=10**6), short),
     st.builds(NoticeMessage, short),
+    st.builds(WroteMessage, short),
     st.builds(SigtermMessage),
 )
 

@@ -201,3 +201,16 @@ def test_something_else_than_an_object_is_refused() -> None:
 def test_a_name_cannot_forge_a_line() -> None:
     error = UnreadableError("a\nb\udc80", "is a FIFO")
     assert str(error) == "a\\nb\\udc80 is a FIFO: move it away"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b'{"a": "b', "is not JSON: Unterminated string starting at character 6"),
+        (b'{"a": "\x01"}', "is not JSON: Invalid control character at character 7"),
+        (b'{"a": }', "is not JSON: Expecting value at character 6"),
+    ],
+)
+def test_it_is_said_where_the_json_is_damaged(data: bytes, said: str) -> None:
+    with pytest.raises(UnreadableError, match=f"x {said}: "):
+        parse_json(data, "x")

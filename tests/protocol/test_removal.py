@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.protocol import removal
+from supervisor.protocol.checkpoint_layouts import step_of
 from supervisor.protocol.removal import NotOursError, Place
 from tests.foreign import ENTRIES, HEX, SAMPLES, Entry, fingerprint, foreign, put
 
@@ -304,3 +305,16 @@ def test_what_is_left_under_the_other_name_is_no_success(tmp_path: Path) -> None
             Place.STEP, tmp_path / "7", below=tmp_path, is_ours=is_ours, renamed_to=under
         )
     assert (tmp_path / under).exists()
+
+
+def test_what_is_set_aside_elsewhere_has_a_name_that_no_step_has(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    step = tmp_path / "checkpoints" / "ckpt_7"
+    step.mkdir(parents=True)
+    moved = removal.set_aside(
+        step, "damaged", below=step.parent, into=tmp_path / "run", suffix=".damaged"
+    )
+    assert moved == tmp_path / "run" / "damaged" / "ckpt_7-1.damaged"
+    assert moved.is_dir()
+    assert step_of(moved.name) is None
+    assert step_of("ckpt_7-1") == 1, "without the suffix it would be a step"

@@ -54,6 +54,11 @@ def test_files_are_written_as_they_are(tmp_path: Path) -> None:
     assert written(text, "/etc/systemd/system/supervise@.service", tmp_path) == unit_text()
     drop_in = written(text, "/etc/systemd/system/supervise@.service.d/provision.conf", tmp_path)
     assert "User=me\nGroup=me\n" in drop_in
+    assert "Capability" not in drop_in
+    as_root = written(
+        made(user="root"), "/etc/systemd/system/supervise@.service.d/provision.conf", tmp_path
+    )
+    assert "User=root\nGroup=root\nCapabilityBoundingSet=~\n" in as_root
     rules = written(text, "/etc/udev/rules.d/70-supervise.rules", tmp_path)
     assert rules.count('GROUP="me"') == 2
     bucket = written(text, "/opt/supervise/bucket", tmp_path)

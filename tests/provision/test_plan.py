@@ -116,6 +116,10 @@ TPU = {"platform": "tpu", "type": "v5e-8"}
         ({"provision": None}, "trainer.init.provision: is required by `supervise provision`: {pr"),
         ({"model_dir": "runs/x"}, "trainer.init.model_dir: must be in a bucket (gs://BUCKET/PATH)"),
         ({"model_dir": "s3://b/x"}, "trainer.init.model_dir: must be in a bucket (gs://BUCKET/PA"),
+        (
+            {"autorestart": {"max_num_restarts": 3, "preemption": {"notice": "2m"}}},
+            "trainer.init.autorestart.preemption.notice: is not for a Spot slice",
+        ),
         ({"devices": None}, "trainer.init.devices: must name the slice to ask for: {platform: tp"),
         ({"devices": {"platform": "tpu", "count": 8}}, "trainer.init.devices: must name the slice"),
         ({"devices": TPU | {"type": "v5e-2"}}, "devices.type: is v5e-2, which the cloud does not"),
@@ -130,6 +134,11 @@ TPU = {"platform": "tpu", "type": "v5e-8"}
 def test_what_cannot_be_provisioned(tmp_path: Path, changed: dict[str, Any], expected: str) -> None:
     (told,) = problems(tmp_path, config(**changed))
     assert expected in told
+
+
+def test_a_slice_that_is_not_spot_may_give_notice(tmp_path: Path) -> None:
+    notice = "trainer.init.autorestart.preemption.notice=2m"
+    assert plan(tmp_path, config(), notice, "trainer.init.provision.spot=false")
 
 
 def test_mapped_exit_codes_are_refused(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from supervisor.core.decisions import (
     StartWorkers,
     Wait,
 )
+from supervisor.core.doing import Alive, Idle, cause_of
 from supervisor.core.events import (
     CheckpointCommitted,
     DevicesProbed,
@@ -35,7 +36,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
-from supervisor.core.state import Group, Status
+from supervisor.core.state import Group, JobState, Status
 from supervisor.diagnosis.failure import Confidence, Failure, Verdict
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage
@@ -168,6 +169,10 @@ class Account:
             account = replace(account._committed(event.committed), short_deadline_before=False)
         decision = t.decisions[0] if t.decisions else None
         failure = event.failure
+        if self._only_did_not_exit(event, policy):
+            is_over = t.after.phase != self.phase or t.after.status is Status.SUCCEEDED
+            require(is_over, "work that is done is no success, because nobody exited")
+            return account
         if self.stop is not None:
             return account
         if failure is None:
@@ -191,6 +196,13 @@ class Account:
             reported = event.step if failure.verdict is Verdict.FATAL else None
             failure = replace(failure, step=reported)
         return account._charged(failure, adjustable, decision, policy, require)
+
+    def _only_did_not_exit(self, event: WorkersGone | LaunchFailed, policy: RestartPolicy) -> bool:
+        """Whether a group that was ended for its silence had committed its last step."""
+        last = policy.phases[self.phase].success.step
+        if not isinstance(event, WorkersGone) or self.hung is None or self.end_unknown:
+            return False
+        return last is not None and event.committed is not None and event.committed >= last
 
     def _looked(
         self, event: DevicesProbed, t: Transition, policy: RestartPolicy, require: Require
@@ -380,6 +392,8 @@ class Account:
                 case ProbeDevices(number=number):
                     require(number == self.looks + 1, "the numbers of looks do not grow by one")
                     account = replace(account, looks=number)
+                case SignalWorkers() if _is_idle(t.after):
+                    account = replace(account, hung=Stage.FINISHING)
                 case SignalWorkers() if self.stop is None and not self.hung:
                     passed_on = t.after.group is not None and t.after.group.lingers
                     account = replace(account, makes_way=account.makes_way or not passed_on)
@@ -409,3 +423,7 @@ class Account:
             require(self.stop is not None, "the job is stopped although nobody wants that")
             wanted = (self.stop is StopSource.PERSON) == person
             require(wanted, "the job is stopped for another reason than it says")
+
+
+def _is_idle(state: JobState) -> bool:
+    return isinstance(state.doing, Alive) and isinstance(cause_of(state.doing), Idle)

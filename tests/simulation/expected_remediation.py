@@ -99,14 +99,11 @@ class ExpectedRemediation:
             return self
         if completed is None or SKIP_STEPS not in adjustable:
             return replace(self, end=ExitCode.FAILED)
-        asked = self.adjustments
-        skipped = sorted({completed + 1, *asked.skip_steps})
-        rest = tuple(f for f in self.failed if f.remedy is not Remedy.ROLL_BACK)
-        return replace(
-            self,
-            failed=(*rest, Failed(None)),
-            adjustments=Adjustments(asked.inflight, asked.accumulation, tuple(skipped)),
-        )
+        asked, bad = self.adjustments, completed + 1
+        if bad in asked.skip_steps:
+            return replace(self, end=ExitCode.FAILED)
+        skipped = tuple(sorted({bad, *asked.skip_steps}))
+        return replace(self, adjustments=replace(asked, skip_steps=skipped))
 
     def _waits(self) -> int:
         """Return how many waits in a row had the same remedy; for storage, without progress between

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import ENOENT
 from pathlib import Path
 
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.adapters.stores.checkpoint_watcher import CheckpointPoller
+from supervisor.checkpoints.step_check import DamagedStep
+from supervisor.engines.checkpoint_search import Wanted
+from supervisor.engines.handles import Check, Finder
 from supervisor.host.notice import Notice, Tell
+from supervisor.protocol.committed import OwnNames
 from supervisor.protocol.location import Uri
 from supervisor.protocol.removal import Place
 from supervisor.protocol.simulated import Broken
@@ -89,18 +93,64 @@ class SimulatedFiles:
         """See `HostFiles`."""
         self.host.disk.read(model_dir)
 
-    def newest_checkpoint(self, place: Path | Uri) -> int | None:
+    def newest_checkpoint(
+        self, place: Path | Uri, own: OwnNames | None = None, *, closed: bool = False
+    ) -> int | None:
         """See `HostFiles`."""
         assert isinstance(place, Path)
         self.host.disk.read(place)
         return self.host.work.newest(int(place.name))
 
+    def unproven_step(
+        self, place: Path | Uri, own: OwnNames | None, committed: int | None
+    ) -> int | None:
+        """See `HostFiles`. Our trainer commits all that it saves."""
+        return None
+
+    def torn_step(
+        self, place: Path | Uri, own: OwnNames | None, committed: int | None
+    ) -> Path | None:
+        """See `HostFiles`. Our trainer commits all that it saves."""
+        return None
+
+    def seconds_since_commit(
+        self, place: Path | Uri, own: OwnNames | None, step: int
+    ) -> float | None:
+        """See `HostFiles`. Nothing doubts what our trainer commits."""
+        return None
+
     def watch_checkpoints(
-        self, place: Path | Uri, on_commit: Callable[[int], None], on_error: Tell
+        self,
+        place: Path | Uri,
+        workers: Callable[[], Iterable[int]],
+        on_commit: Callable[[int], None],
+        on_lower: Callable[[int], None],
+        on_error: Tell,
+        own: OwnNames | None = None,
     ) -> _Watch:
         """See `HostFiles`."""
         poller = CheckpointPoller(place, lambda: self.newest_checkpoint(place), on_commit, on_error)
         return _Watch(self, poller)
+
+    def find_checkpoints(
+        self,
+        wanted: Wanted,
+        on_found: Callable[[Path, tuple[str, ...], tuple[int, ...]], None],
+        on_others: Callable[[Path, Mapping[Path, int]], None],
+        on_commit: Callable[[int], None],
+        on_lower: Callable[[int], None],
+        on_error: Tell,
+    ) -> Finder:
+        """See `HostFiles`. The simulated jobs are of our trainer, whose directory is known."""
+        raise NotImplementedError
+
+    def check_checkpoints(self, directory: Path, model_dir: Path) -> Check:
+        """See `HostFiles`. Only a command is asked for it."""
+        raise NotImplementedError
+
+    def set_aside_damaged(self, damaged: DamagedStep, model_dir: Path) -> Path:
+        """See `HostFiles`. Only a command is asked for it."""
+        raise NotImplementedError
 
     # --- resources --------------------------------------------------------------------------------
 
@@ -172,6 +222,10 @@ class _Watch:
     def stop(self) -> None:
         """See `handles.Watch`."""
         self._poller.is_stopped = True
+
+    def last_lower(self, *, closed: bool) -> tuple[int, ...]:
+        """See `handles.Watch`. The simulated steps only rise."""
+        return ()
 
     def _turn(self, turn: int) -> None:
         if self._poller.is_stopped or self._machine.is_gone or turn != self._turns:

@@ -35,8 +35,8 @@ class GuardedMachine(Protocol):
 
 
 class SimulatedGuard:
-    """See `adapters.processes.guard_client.GuardClient`, and `guard_keeper.keep_guard`, which
-    replaces it."""
+    """See `adapters.processes.guard_client.GuardClient`, and `engines.guard_watch.keep_guard`,
+    which replaces it."""
 
     def __init__(self, machine: GuardedMachine, pidfd: int) -> None:
         self.pidfd = pidfd

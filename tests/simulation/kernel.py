@@ -55,6 +55,10 @@ class SimulatedKernel:
         """See `Processes`."""
         return self.lives(pid)
 
+    def handles_only_sigint(self, pid: int) -> bool:
+        """See `Processes`."""
+        return False
+
     def sigterm_reaction(self, pid: int) -> SigtermReaction:
         """See `Processes`."""
         return SigtermReaction.HANDLED if self.lives(pid) else SigtermReaction.UNKNOWN
@@ -67,12 +71,19 @@ class SimulatedKernel:
         """See `Processes`."""
         return []
 
+    def programs_below(self, pid: int) -> list[tuple[int, Stat]]:
+        """See `Processes`."""
+        return []
+
     def pipes(self, pid: int) -> HeldPipes:
         """See `Processes`."""
         return HeldPipes(frozenset(), frozenset())
 
     def cpu_seconds(self, pid: int) -> float:
         """See `Processes`."""
+        process = self._process(pid)
+        if process is not None and process.group is not None and process.group.stuck:
+            return 0.0
         return self.host.clock.now() / 10
 
     def ran_and_waited(self, pid: int) -> tuple[int, int]:

@@ -214,6 +214,7 @@ def _phase(rng: Random, name: str, target: int) -> PhasePolicy:
         first_initialising=rng.choice((None, 30.0)),
         repeated_failure_limit=rng.choice((None, None, 0, 1, 2)),
         max_total_restarts=rng.choice((None, None, restarts, restarts + 3)),
+        finds_checkpoints=restarts > 0,
     )
 
 

@@ -10,6 +10,8 @@ from random import Random
 
 from supervisor.adapters.stores.journal import FileJournal, JournalError
 from supervisor.core.events import (
+    CheckpointSetAside,
+    CheckpointsFound,
     DeadlineReached,
     MaintenanceAnnounced,
     StopRequested,
@@ -19,7 +21,7 @@ from supervisor.core.events import (
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import JobState
 from supervisor.model_dir_ownership import ModelDirError
-from supervisor.ports import Transition
+from supervisor.ports import Observer, Transition
 from supervisor.runtime import Runtime
 from tests.simulation import scenario
 from tests.simulation.chance import ViolationError
@@ -140,7 +142,7 @@ class Simulation:
     def _command(self, world: CheckedWorld) -> ExitCode:
         clock = self._host.clock
         after = self._rng.choice((5, 40, 1000))
-        journal = FileJournal(world.storage, compact_after=after, tell=self._tell)
+        journal = _NotedJournal(world.storage, compact_after=after, tell=self._tell)
         history = journal.read()
         self._checker.recovered(history)
         if history.config is None:
@@ -149,7 +151,7 @@ class Simulation:
         newest, epoch = world.newest(phase), clock.wall().timestamp() - clock.now()
         once = self._rng.random() < 0.5
         first = SupervisorStarted(clock.now(), "job", self._policy, newest, epoch, once)
-        observers = (self, self._checker)
+        observers = tuple(_OfRecords(journal, each) for each in (self, self._checker))
         runtime = Runtime(world, journal, clock, observers, history.state, self._policy)
 
         def state() -> JobState:
@@ -205,8 +207,18 @@ class Simulation:
 
         for time in self.scenario.hazards.guard_dies:
             self._host.later(time, self._kill_the_guard)
+        self._schedule_looks_at_checkpoints()
         if self._policy.phases[0].units:
             self._host.devices.change_at_random()
+
+    def _schedule_looks_at_checkpoints(self) -> None:
+        """By the seed alone: the other histories stay as they are."""
+        for number in range(1, 4):
+            time = self.scenario.benign * number / 4.0
+            if self.seed % 4 == 0:
+                self._host.later(time, partial(self._find_checkpoints, f"/found/{number}"))
+            if self.seed % 16 == 1:
+                self._host.later(time, self._set_a_checkpoint_aside)
 
     def _stop(self, source: StopSource) -> None:
         if self._host.watcher is not None and self._world is not None:
@@ -216,6 +228,20 @@ class Simulation:
             at_once = source is StopSource.PERSON and self._rng.random() < 0.5
             request = StopRequested(self._host.clock.now(), source, at_once=at_once)
             self._world.loop.post(request)
+
+    def _find_checkpoints(self, directory: str) -> None:
+        if self._host.watcher is not None and self._world is not None:
+            phase = self._world.state().phase
+            self._world.loop.post(CheckpointsFound(self._host.clock.now(), phase, directory))
+
+    def _set_a_checkpoint_aside(self) -> None:
+        """Tell of a damaged step above the newest: the steps that the workers restore stay."""
+        if self._host.watcher is not None and self._world is not None:
+            now, state = self._host.clock.now(), self._world.state()
+            step, place = (state.newest or 0) + 1, "/damaged"
+            self._world.loop.post(
+                CheckpointSetAside(now, state.attempt, step, state.newest, place, "cut off", ("x",))
+            )
 
     def _kill_the_guard(self) -> None:
         if self._world is not None:
@@ -243,6 +269,32 @@ class Simulation:
 
     def _tell(self, text: str) -> None:
         self.moments.append(Moment(self._host.clock.time, text))
+
+
+class _NotedJournal(FileJournal):
+    """Notes whether its last record could be written."""
+
+    is_written = True
+
+    def append(self, transition: Transition, *, durable: bool) -> None:
+        """See `ports.Journal`."""
+        self.is_written = False
+        super().append(transition, durable=durable)
+        self.is_written = True
+
+
+class _OfRecords:
+    """Hands transitions on, but not the last one of a supervisor that cannot write its journal: it
+    is told to people, and nothing is done."""
+
+    def __init__(self, journal: _NotedJournal, observer: Observer) -> None:
+        self._journal = journal
+        self._observer = observer
+
+    def observe(self, transition: Transition) -> None:
+        """See `ports.Observer`."""
+        if self._journal.is_written:
+            self._observer.observe(transition)
 
 
 def history_checksum(simulation: Simulation) -> int:

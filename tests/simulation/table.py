@@ -32,13 +32,18 @@ from supervisor.core.doing import (
     cause_of,
     workers_of,
 )
+from supervisor.core.ending import work_is_done
 from supervisor.core.events import (
     BadUnit,
     CheckpointCommitted,
+    CheckpointSetAside,
+    CheckpointsFound,
     DeadlineReached,
     DevicesProbed,
     Event,
+    LaunchCancelled,
     LaunchFailed,
+    LossesNotFinite,
     MaintenanceAnnounced,
     Noticed,
     PhaseBegun,
@@ -51,6 +56,7 @@ from supervisor.core.events import (
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
+    WorkersIdle,
     WorkersObserved,
     WorkersStarted,
 )
@@ -149,6 +155,7 @@ def _shape(state: JobState) -> object:
         (state.phase, state.directory is None, ladder.is_shrunk(_POLICY.phases[state.phase])),
         drain is not None and not isinstance(doing, Ended),
         min(state.budget.failures, 2),
+        work_is_done(state.budget, state.newest, _POLICY.phases[state.phase]),
         len(ladder.struck),
     )
 
@@ -180,7 +187,13 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
     yield Noticed(now, Notice("observer-failed", "a notice"))
     yield MaintenanceAnnounced(now, "maintenance")
     yield SilenceExcused(now, 1.0)
-    yield CheckpointCommitted(now + _LONG, phase, 1)
+    yield WorkersIdle(now, attempt, _LONG)
+    for times in (1, 100):
+        yield LossesNotFinite(now, attempt, 5, times, finite=4, before=None, last=6)
+    for committed in (1, 10):
+        yield CheckpointCommitted(now + _LONG, phase, committed)
+    yield CheckpointsFound(now, phase, "/out/checkpoints")
+    yield CheckpointSetAside(now, attempt, 2, 1, "/run/damaged", "it is missing", ("a",))
     yield SaveMeasured(now, attempt, 1.0)
     yield RungCompileFailed(now, phase, 2, "it is too large")
     yield QuarantineCleared(now, ())
@@ -191,7 +204,9 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
         yield WorkersObserved(now, attempt, (1, 2), exits)
         yield WorkersObserved(now, attempt, (1, 2), exits, _LEFT)
     yield from (LaunchFailed(now, attempt, failure) for failure in _FAILURES)
-    yield from (WorkersGone(now, attempt, each, None, 1, None) for each in (None, *_FAILURES))
+    yield LaunchCancelled(now, attempt)
+    for newest in (None, 10):
+        yield from (WorkersGone(now, attempt, each, None, 1, newest) for each in (None, *_FAILURES))
     for healthy in (_UNITS, _UNITS[:2], ()):
         bad = tuple(BadUnit(unit, "it is gone", found=False) for unit in _UNITS[len(healthy) :])
         yield DevicesProbed(now, state.looks, healthy, bad)

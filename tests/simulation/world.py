@@ -242,7 +242,11 @@ class CheckedWorld:
         own = [one for one in group.exits if one.rank not in group.killed]
         failed = any(one.code != group.success.exit_code for one in own)
         known = {one.rank for one in own}
-        if failed and event.failure.rank not in known | group.recorded:
+        # A supervisor that did not run meanwhile cannot tell a SIGKILL before the guard's end from
+        # those that came with it: then the guard is blamed, and no rank.
+        alike = all(one.signal == "SIGKILL" for one in own) and not group.recorded
+        by_guard = event.failure.rule == GUARD_LOST and group.guard_died and alike
+        if failed and not by_guard and event.failure.rank not in known | group.recorded:
             raise ViolationError(f"rank {event.failure.rank} is blamed, which was killed")
         blamed, lost = event.failure.rule == GUARD_LOST, group.lost_guard
         is_wrong = not group.guard_died if blamed else lost and not (own or group.recorded)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.once import once
 from trainer.train_state import TrainState
 
 from .harness import MakeTrainer, Trainer, tiny
@@ -14,10 +15,12 @@ from .harness import MakeTrainer, Trainer, tiny
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: dict[str, str]) -> TrainState:
     """What the tiny trainer ends with on one device where nothing strikes it."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    trainer = Trainer(folder, cache, 1, tiny(folder / "checkpoints"))
-    trainer.finish()
-    return trainer.state(17)
+
+    def trainer(folder: Path) -> Trainer:
+        return Trainer(folder, cache, 1, tiny(folder / "checkpoints"))
+
+    folder = once(tmp_path_factory, "undisturbed-trainer", lambda new: trainer(new).finish())
+    return trainer(folder).state(17)
 
 
 @pytest.fixture

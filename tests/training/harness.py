@@ -21,6 +21,7 @@ from supervisor.config.training.resolved import InitConfig, parse
 from supervisor.protocol.environment import without_supervisor_variables
 from supervisor.protocol.failure_record import FailureRecord, parse_failure_record
 from supervisor.protocol.location import Uri
+from tests.forked import forked
 from tests.running import PATIENCE
 from tests.training.configs import Mapping as Mapping
 from tests.training.configs import tiny as tiny
@@ -71,10 +72,13 @@ class Trainer:
         return Path(self.mapping["trainer"]["init"]["checkpoint"]["directory"])
 
     def run(self, *faults: Mapping, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run to the end, with these drills; `options` are for subprocess.run."""
-        return subprocess.run(
-            self._command(), **self._options(faults), timeout=PATIENCE, check=False, **options
-        )
+        """Run to the end, with these drills. `options` are for subprocess.run; without any, the
+        process needs no imports of its own."""
+        if options:
+            ours = self._options(faults)
+            return subprocess.run(self._command(), **ours, timeout=PATIENCE, check=False, **options)
+        params = self._command()[-1]
+        return forked(params, program="trainer", env=self._environment(faults), joined=True)
 
     def start(self, *faults: Mapping, **options: Any) -> subprocess.Popen[str]:
         """The same, without waiting for its end."""
@@ -85,7 +89,7 @@ class Trainer:
         params.write_text(yaml.safe_dump(self.mapping))
         return [sys.executable, "-P", "-m", "trainer", str(params)]
 
-    def _options(self, faults: tuple[Mapping, ...]) -> dict[str, Any]:
+    def _environment(self, faults: tuple[Mapping, ...]) -> dict[str, str]:
         drills = [{"id": f"fault-{index}"} | fault for index, fault in enumerate(faults)]
         environ = without_supervisor_variables(os.environ) | {
             "JAX_PLATFORMS": "cpu",
@@ -95,8 +99,11 @@ class Trainer:
                 {"faults": drills, "records": str(self.folder / "drills")}
             ),
         }
+        return environ | self.cache | self.extra
+
+    def _options(self, faults: tuple[Mapping, ...]) -> dict[str, Any]:
         return {
-            "env": environ | self.cache | self.extra,
+            "env": self._environment(faults),
             "stdout": subprocess.PIPE,
             "stderr": subprocess.STDOUT,
             "text": True,

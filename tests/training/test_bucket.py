@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,8 +84,9 @@ class Saver:
 
 @pytest.fixture(scope="module")
 def saved(emulator: Emulator) -> tuple[Saver, TrainState]:
-    """Steps 10 and 20 in the bucket, and what was saved."""
-    saver = Saver(emulator.root / "saved" / "checkpoints")
+    """Steps 10 and 20 in the bucket, and what was saved; in a new folder each time, because xdist
+    may give one process tests of this module twice, and other ones between."""
+    saver = Saver(emulator.root / f"saved-{uuid.uuid4().hex}" / "checkpoints")
     return saver, saver.save(10, 20)
 
 

@@ -13,6 +13,7 @@ from signal import SIGINT, SIGQUIT, SIGTERM
 from supervisor.core.pipes import HeldPipes
 from supervisor.host import tree
 from supervisor.host.aside import aside
+from supervisor.protocol.environment import LINEAGE
 from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import read
 
@@ -23,6 +24,10 @@ _ENDED, _STOPPED = ("Z", "X"), ("T", "t")
 _SIGWAIT = "do_sigtimedwait"
 """The kernel's name (`wchan`) for where a thread sleeps that is in `sigwait`."""
 _READS, _WRITES = (0,), (1, 2)
+_COMPUTES = (b"/jaxlib/", b"/libtpu/", b"/torch/lib/", b"/tensorflow/")
+"""Folders of libraries that compute, as they are in the paths of /proc/PID/maps."""
+_MAX_MAPS = 1 << 24
+_MAX_ENVIRON = 1 << 22
 _SHELLS = frozenset({"ash", "bash", "dash", "ksh", "ksh93", "mksh", "sh", "yash", "zsh"})
 
 
@@ -70,6 +75,20 @@ def handles(pid: int, number: int) -> bool:
         return False
 
 
+def handles_only_sigint(pid: int) -> bool:
+    """True if the process is a Python program that handles SIGINT, and not SIGTERM.
+
+    Shells handle SIGINT too, but keep it to themselves: the program that they wait for would hear
+    nothing.
+    """
+    try:
+        program = Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:
+        return False
+    is_python = program.startswith(("python", "pypy"))
+    return is_python and sigterm_reaction(pid) is SigtermReaction.DEFAULT and handles(pid, SIGINT)
+
+
 def _status(place: Path) -> dict[str, str]:
     lines = (place / "status").read_text(errors="replace").splitlines()
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
@@ -103,8 +122,7 @@ def command_line(pid: int, redact: Callable[[str], str]) -> str:
     place = Path(f"/proc/{pid}")
     name = ""
     with suppress(OSError):
-        data = aside("/proc").ask(lambda: read(place / "cmdline", _MAX_BYTES))
-        name = data.replace(b"\0", b" ").decode(errors="replace").strip()
+        name = _argv(pid).replace(b"\0", b" ").decode(errors="replace").strip()
     with suppress(OSError):
         name = name or (place / "comm").read_text(errors="replace").strip()
     name = redact(name)  # before it is cut: redaction does not recognise half a secret
@@ -112,24 +130,90 @@ def command_line(pid: int, redact: Callable[[str], str]) -> str:
 
 
 def foreground_children(pid: int) -> list[tuple[int, tree.Stat]]:
-    """Returns the foreground children of `pid` if it is a shell that handles SIGTERM; else none.
+    """Returns the children of `pid` that it cannot have passed SIGTERM on to, if it is a shell that
+    outlives SIGTERM; else none.
 
-    Such a shell runs its trap only after its foreground children have ended, so it cannot have
-    passed SIGTERM on to them. A shell that waits for a background job (`wait`) runs its trap at
-    once, and may pass SIGTERM on itself.
+    A shell with a trap runs it only after its foreground children have ended. A shell that waits
+    for a background job (`wait`) runs its trap at once, and may pass SIGTERM on itself. A shell
+    that ignores SIGTERM, as an interactive one does (`bash -ic`), passes it on to no child.
 
     A background job is recognised by this: without job control (scripts have none) a shell starts
     it with SIGINT and SIGQUIT ignored (POSIX 2.11); with job control, each job has a process group
     of its own.
     """
-    if not (_is_shell(pid) and sigterm_reaction(pid) is SigtermReaction.HANDLED):
+    reaction = sigterm_reaction(pid) if _is_shell(pid) else SigtermReaction.UNKNOWN
+    if reaction not in (SigtermReaction.HANDLED, SigtermReaction.IGNORED):
         return []
     found = []
     for child in tree.children(pid):
         seen = tree.stat(child)
-        if seen is not None and seen.state not in tree.GONE and _is_in_foreground(child, pid):
+        if seen is None or seen.state in tree.GONE:
+            continue
+        if reaction is SigtermReaction.IGNORED or _is_in_foreground(child, pid):
             found.append((child, seen))
     return found
+
+
+def programs_below(pid: int) -> list[tuple[int, tree.Stat]]:
+    """Returns the processes that run the program, if `pid` is only a wrapper around them; else
+    none.
+
+    They compute: they have loaded one of `_COMPUTES`, and the processes between them and `pid`, and
+    `pid` itself, have not. They may save when they get SIGTERM. They are programs of their own, no
+    parts of their parent, as its data loaders are. A launcher that has loaded such a library
+    itself, as torchrun has, is no wrapper in this sense: it passes SIGTERM on. Nor is another
+    supervisor, which has workers of its own.
+    """
+    if _is_shell(pid) or _computes(pid):
+        return []
+    supervisor = _supervisor(pid)
+    found = []
+    parents = [pid]
+    while parents:
+        parent = parents.pop()
+        for child in tree.children(parent):
+            seen = tree.stat(child)
+            if seen is None or seen.state in tree.GONE or _is_part(child, parent):
+                continue
+            if _supervisor(child) != supervisor:
+                continue
+            if not _computes(child):
+                parents.append(child)
+            elif sigterm_reaction(child).may_save:
+                found.append((child, seen))
+    return found
+
+
+def _supervisor(pid: int) -> bytes:
+    """Returns what the environment of a process tells of its supervisor; empty: nothing."""
+    try:
+        environ = aside("/proc").ask(lambda: read(Path(f"/proc/{pid}/environ"), _MAX_ENVIRON))
+    except OSError:
+        return b""
+    name = f"{LINEAGE}=".encode()
+    return next((one for one in environ.split(b"\0") if one.startswith(name)), b"")
+
+
+def _is_part(child: int, parent: int) -> bool:
+    """True if a process was forked to do a part of its parent's work: it is no other program."""
+    try:
+        argv, of_parent = _argv(child), _argv(parent)
+    except OSError:  # one of them has ended
+        return True
+    return argv == of_parent or b"multiprocessing" in argv
+
+
+def _argv(pid: int) -> bytes:
+    return aside("/proc").ask(lambda: read(Path(f"/proc/{pid}/cmdline"), _MAX_BYTES))
+
+
+def _computes(pid: int) -> bool:
+    """True if the process has loaded a library that only a program loads that computes."""
+    try:
+        maps = aside("/proc").ask(lambda: read(Path(f"/proc/{pid}/maps"), _MAX_MAPS))
+    except OSError:  # it has ended, or belongs to another user
+        return False
+    return any(library in maps for library in _COMPUTES)
 
 
 def _is_shell(pid: int) -> bool:

@@ -51,14 +51,15 @@ class PreemptionWatch:
     def __init__(
         self,
         sources: Sequence[AnnouncementSource],
-        on_machine_end: Callable[[str], None],
+        on_machine_end: Callable[[str, float | None], None],
         on_announced: Callable[[str], None],
         tell: Tell,
         redact: Callable[[str], str],
     ) -> None:
         """`on_machine_end` gets the text of an announcement that the machine ends, once for each
-        source. `on_announced` gets the text of any other announcement, and `tell` a notice if a
-        source does not answer. All three are called in the thread of the source.
+        source, and how many seconds the machine stays, if the source knows it.
+        `on_announced` gets the text of any other announcement, and `tell` a notice if a source does
+        not answer. All three are called in the thread of the source.
 
         `redact` removes the secrets from a text. It gets the whole text, because it would not
         recognise half a secret.
@@ -114,7 +115,7 @@ class PreemptionWatch:
                 text = shown(announcement.text, self._redact)
                 if announcement.ends_machine:
                     self._machine_end = text
-                    self._on_machine_end(text)
+                    self._on_machine_end(text, announcement.notice)
                 else:
                     self._on_announced(text)
             looked.set()

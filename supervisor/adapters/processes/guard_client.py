@@ -230,6 +230,12 @@ class GuardClient:
         self._deadline = _boottime() + seconds
         self._say("within", seconds)
 
+    def kill_at(self, deadline: float) -> None:
+        """Have the guard kill all processes of the job at the time `deadline` of CLOCK_BOOTTIME,
+        unless this is called with a later one before. Safe in any thread."""
+        self._deadline = deadline
+        self._say("until", deadline)
+
     def request_kill(self) -> None:
         """Have the guard kill all processes of the job; does not wait. Safe in any thread."""
         self._say("kill")
@@ -271,7 +277,7 @@ class GuardClient:
             if not self._uses_cgroup:  # start nothing in it; the watcher kills what is in it
                 self._socket.send("contain", "")
         if self._deadline is not None:
-            self._socket.send("within", self._deadline - _boottime())
+            self._socket.send("until", self._deadline)
 
     def _start(self, program: str, payload: int, given: Sequence[int]) -> Started:
         place = self._on_record.place()

@@ -18,7 +18,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,7 @@ from typing import Protocol
 from supervisor.config.patterns import Pattern, SlowPatternError
 from supervisor.core.search_time import SearchTime
 from supervisor.diagnosis.digest import LogDigest
+from supervisor.diagnosis.step_lines import loss_in
 from supervisor.files import writing
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.reading import open_file
@@ -50,16 +51,33 @@ _MAX_SLOW = 3
 """How many lines may exceed the time limit of a search before the pattern is switched off."""
 
 
+class LineListener(Protocol):
+    """Reads the lines of a worker's output, without changing them."""
+
+    def hear(self, lines: Sequence[bytes], at: float) -> None:
+        """Take the whole lines of one read, at the time `at`."""
+        ...
+
+    def end(self, at: float) -> None:
+        """The output has ended."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class OutputPatterns:
     """What to search each line of the output for, and whom to tell."""
 
     step: Pattern | None = None
-    on_step: Callable[[int, int], None] = field(default=lambda first, last: None)
-    """Called once a read, with the first and the last step that it found."""
+    on_step: Callable[[int, int, float | None], None] = field(
+        default=lambda first, last, loss: None
+    )
+    """Called once a read, with the first and the last step that it found, and the loss in the line
+    of the last one (None: there is none)."""
     success: Pattern | None = None
     on_sigterm: Callable[[], None] = field(default=lambda: None)
     """Called when jax, which handles SIGTERM itself, prints that it got one."""
+    listener: LineListener | None = None
+    """Gets all lines."""
 
 
 class OutputSink(Protocol):
@@ -95,59 +113,96 @@ class OutputReader:
         """
         self.success_seen = False
         """True once the success pattern was found."""
+        self.received = 0
+        """How many bytes it was given."""
         self.lines = 0
         """How many lines were searched for a step; 0 if there is no pattern for steps."""
         self.last_line = ""
         """The last of these lines that is not empty; only the end of a very long one."""
         self.step_seen = False
         """True once one of these lines held a step."""
+        self._last_step: int | None = None
+        self._largest_gap = 0
+        """The largest difference between two steps in a row."""
         self._patterns = patterns
         self._mirror = mirror
         self._step_search = _Search(patterns.step, on_error, now)
         self._success_search = _Search(patterns.success, on_error, now)
-        self._has_patterns = patterns.step is not None or patterns.success is not None
+        self._listener = patterns.listener
+        self._now = now
+        self._reads_lines = (
+            patterns.step is not None
+            or patterns.success is not None
+            or patterns.listener is not None
+        )
         self._sink = sink
         self._line = b""
         self._recent = b""
+
+    @property
+    def tells_every_step(self) -> bool:
+        """True if the output held several steps, none of which was left out."""
+        return self._largest_gap == 1
 
     def evidence(self) -> str:
         """Returns the parts of the output that may tell why the worker ended, even if the disk is
         full."""
         return self._sink.evidence()
 
+    def begin(self) -> None:
+        """Make the file: run.log names it from the start, and a program may be silent for long."""
+        self._sink.write(b"")
+
     def take(self, chunk: bytes) -> None:
         """Take the next bytes of the output."""
+        self.received += len(chunk)
         self._sink.write(chunk)
         if self._mirror is not None:
             self._mirror(chunk)
         self._recent = self._recent[-_MAX_JAX_SIGTERM_LINE:] + chunk
         if _JAX_SIGTERM_TEXT in self._recent and _SIGTERM.search(self._recent):
             self._patterns.on_sigterm()
-        if self._has_patterns:
-            self._search_lines(chunk)
+        if self._reads_lines:
+            self._take_lines(chunk)
 
     def end(self) -> None:
         """End the output. A last line without a newline is searched too."""
-        if self._has_patterns and self._line:
-            self._search_lines(b"\n")
+        if self._reads_lines and self._line:
+            self._take_lines(b"\n")
+        if self._listener is not None:
+            self._listener.end(self._now())
         if self._mirror is not None:
             self._mirror(b"")
         self._sink.close()
 
-    def _search_lines(self, chunk: bytes) -> None:
+    def _take_lines(self, chunk: bytes) -> None:
         # A progress bar ends each of its pictures with a carriage return.
         *lines, self._line = (self._line + chunk).replace(b"\r", b"\n").split(b"\n")
         self._line = self._line[-_MAX_LINE:]
+        if self._listener is not None:
+            self._listener.hear(lines, self._now())
+        if self._patterns.step is not None or self._patterns.success is not None:
+            self._search_lines(lines)
+
+    def _search_lines(self, lines: Sequence[bytes]) -> None:
         steps: list[int] = []
+        last, unmatched = "", None
         for raw in lines:
+            if raw == unmatched and not raw.strip():  # there may be millions of empty lines
+                continue
             if len(raw) > 2 * _SEARCHED:
                 raw = raw[:_SEARCHED] + b"\n" + raw[-_SEARCHED:]
             text = raw.decode("utf-8", "replace")
-            if (match := self._step_search(text)) is not None:
+            match, unmatched = self._step_search(text), raw
+            if match is not None:
+                unmatched = None
                 step = _parse_step(match[1])
-                steps += [] if step is None else [step]
+                if step is not None:
+                    self._note_gap(step)
+                    steps.append(step)
+                    last = text
             if self._success_search(text) is not None:
-                self.success_seen = True
+                self.success_seen, unmatched = True, None
         if self._patterns.step is not None:
             self.lines += len(lines)
             shown = next((line for raw in reversed(lines) if (line := raw.strip())), b"")
@@ -155,7 +210,12 @@ class OutputReader:
                 self.last_line = shown.decode("utf-8", "replace")
         if steps:
             self.step_seen = True
-            self._patterns.on_step(steps[0], steps[-1])
+            self._patterns.on_step(steps[0], steps[-1], loss_in(last))
+
+    def _note_gap(self, step: int) -> None:
+        if self._last_step is not None:
+            self._largest_gap = max(self._largest_gap, abs(step - self._last_step))
+        self._last_step = step
 
 
 class OutputPump:
@@ -191,6 +251,7 @@ class OutputPump:
         return not self._thread.is_alive()
 
     def _pump(self) -> None:
+        self.reader.begin()
         while chunk := os.read(self._read_end, _CHUNK):
             self.reader.take(chunk)
         self.reader.end()
@@ -285,12 +346,13 @@ class OutputFile:
         self._failed = False
 
     def write(self, chunk: bytes) -> None:
-        """Add `chunk`. Never raises: reading must go on, because a full pipe blocks the trainer."""
+        """Add `chunk`; make the file if there is none. Never raises: reading must go on, because a
+        full pipe blocks the trainer."""
         with self._reading:
             self._digest.feed(chunk)
         rest = memoryview(chunk)
         try:
-            while rest:
+            while rest or self._file is None:
                 rest = rest[self._write_some(rest) :]
             self._failed = False
         except OSError as error:

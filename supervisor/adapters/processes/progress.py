@@ -1,6 +1,7 @@
 """Reads a worker's progress pipe: a bounded amount at a time, and without trusting the content.
 
-Steps that were reported in a row are handed on as one message, with the first and the last step. So
+Steps that were reported in a row are handed on as one message, with the first and the last step, if
+their metrics are all finite, or all are not. So
 a worker that floods the pipe costs little, and so does a backlog after the supervisor was busy.
 """
 
@@ -11,6 +12,7 @@ import fcntl
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from math import isfinite
 from typing import Protocol
 
 from supervisor.protocol import environment
@@ -160,6 +162,8 @@ class ProgressPipe:
             self._refuse(str(error))
             return
         if isinstance(message, StepMessage):
+            if self._step is not None and _is_finite(self._step) != _is_finite(message):
+                self._hand_on_step()
             earlier = self._step
             self._step = message if earlier is None else replace(message, first=earlier.earliest)
         elif message is not None:
@@ -175,3 +179,8 @@ class ProgressPipe:
         if not self._refused:
             self._refused = True
             self._on_refused(reason)
+
+
+def _is_finite(message: StepMessage) -> bool:
+    """Whether all metrics of a step are finite."""
+    return all(map(isfinite, message.metrics.values()))

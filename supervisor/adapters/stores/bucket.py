@@ -21,7 +21,14 @@ from functools import cache, partial
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
-from supervisor.diagnosis.store_faults import Meaning, RefusedError, StoreFault, fault_of, ruling
+from supervisor.diagnosis.store_faults import (
+    NO_BUCKET,
+    Meaning,
+    RefusedError,
+    StoreFault,
+    fault_of,
+    ruling,
+)
 from supervisor.host.retry import PassesError, Pauses, Retry
 from supervisor.ports import (
     MAX_OBJECT,
@@ -129,7 +136,11 @@ class _Bucket:
         """See `ports.Objects`."""
         place = self._uri / path if path else self._uri
         prefix = f"{place.path}/" if place.path else ""
-        found = self._call(path, lambda store: store.list(prefix))
+        try:
+            found = self._call(path, lambda store: store.list(prefix))
+        except FileNotFoundError as error:  # a folder that is not there has an empty list
+            words = f"{place}: 404: the store knows no such bucket; {NO_BUCKET}"
+            raise OSError(errno.EIO, words) from error
         below = {name.removeprefix(prefix): size for name, size in found.items() if name != prefix}
         return Listing(
             {name: size for name, size in below.items() if not name.endswith("/")},
@@ -188,7 +199,8 @@ class _Bucket:
 
 def _words(fault: StoreFault, where: str, remedy: str) -> str:
     answer = " ".join(str(part) for part in (fault.status, fault.code) if part)
-    said = keep_beginning(" ".join(fault.message.split()), 300) or "no answer in time"
+    message = " ".join(fault.message.split()).removesuffix(".")
+    said = keep_beginning(message, 300) or "no answer in time"
     return "; ".join(filter(None, [f"{where}: {answer}{': ' * bool(answer)}{said}", remedy]))
 
 
@@ -254,7 +266,11 @@ class _Google:
 
     def read(self, name: str, limit: int) -> StoredObject:
         headers, content = self._ask("GET", self._object(name), {"alt": "media"}, limit=limit)
-        return StoredObject(content, headers["x-goog-generation"])
+        generation = headers.get("x-goog-generation")
+        if not generation:  # some emulators do not tell it
+            remedy = "STORAGE_EMULATOR_HOST must name a store that tells it, as Google's does"
+            raise UnreadableError(name, "comes without its generation", remedy)
+        return StoredObject(content, generation)
 
     def write(self, name: str, data: bytes, expected: str | None) -> str:
         condition = {} if expected is None else {"ifGenerationMatch": expected or "0"}

@@ -9,21 +9,32 @@ cached answer would have to be checked by the same requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from supervisor.ports import Objects
-from supervisor.protocol.committed import MAX_METADATA, METADATA, markers, step_of, was_committed
+from supervisor.protocol.checkpoint_layouts import markers_of
+from supervisor.protocol.committed import (
+    MAX_METADATA,
+    METADATA,
+    OwnNames,
+    step_of,
+    was_committed,
+)
 from supervisor.protocol.reading import UnreadableError
 
 
-def newest_committed(objects: Objects) -> int | None:
+def newest_committed(objects: Objects, own: OwnNames | None = None) -> int | None:
     """Returns the newest committed step among the `objects` of a checkpoints' place; None: there
-    is none.
+    is none. With `own`, only its layout counts.
 
     Raises:
         OSError: the store does not answer.
     """
-    return next((step for step, name in _steps(objects) if _is_committed(objects, name)), None)
+    if own is None:
+        return next((step for step, name in _steps(objects) if _is_committed(objects, name)), None)
+    found = _steps(objects, own.step_of)
+    marker = own.marker
+    return next((step for step, name in found if objects.exists(f"{name}/{marker}")), None)
 
 
 def unmarked_copies(objects: Objects) -> tuple[str, ...]:
@@ -46,11 +57,14 @@ def unmarked_copies(objects: Objects) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _steps(objects: Objects) -> Iterator[tuple[int, str]]:
+def _steps(
+    objects: Objects, parse: Callable[[str], int | None] = step_of
+) -> Iterator[tuple[int, str]]:
     names = objects.list("").folders
-    steps = [(step, name) for name in names if (step := step_of(name)) is not None]
+    steps = [(step, name) for name in names if (step := parse(name)) is not None]
     yield from sorted(steps, reverse=True)
 
 
 def _is_committed(objects: Objects, name: str) -> bool:
-    return any(objects.exists(f"{name}/{marker}") for marker in markers(name))
+    markers = markers_of(name, in_bucket=True)
+    return any(objects.exists(f"{name}/{marker.file}") for marker in markers)

@@ -7,15 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.host.folder_changes import FolderChanges
 from supervisor.host.notice import Notice, Tell
-from supervisor.protocol.committed import committed_steps
+from supervisor.protocol.committed import OwnNames, Proof, committed_steps, step_of
 from supervisor.protocol.location import Uri
 from supervisor.protocol.this_machine import is_posix
 
 
-def newest_committed(directory: Path) -> int | None:
-    """Returns the newest committed step in `directory`; None if there is none."""
-    found = committed_steps(directory, posix=is_posix(directory))
+def newest_committed(
+    directory: Path, proven: Proof | None = None, own: OwnNames | None = None
+) -> int | None:
+    """Returns the newest committed step in `directory`; None if there is none.
+
+    `proven` decides about a step that nothing commits; without it, none of them counts. With `own`,
+    only its layout counts.
+    """
+    found = committed_steps(directory, posix=is_posix(directory), proven=proven, own=own)
     return next((step for step, _ in found), None)
 
 
@@ -108,10 +115,18 @@ class CheckpointWatcher:
     """Runs a `CheckpointPoller` in a thread of its own: a storage that hangs must not block the
     supervisor."""
 
-    def __init__(self, poller: CheckpointPoller) -> None:
-        """The callbacks of `poller` run in the watching thread."""
+    def __init__(
+        self,
+        poller: CheckpointPoller,
+        folder: Path | None = None,
+        own: OwnNames | None = None,
+    ) -> None:
+        """The callbacks of `poller` run in the watching thread. It also looks when a step appears
+        in `folder`, or is closed there. With `own`, only steps of its layout are looked at."""
         self._poller = poller
-        self._wake = threading.Event()
+        self._folder = folder
+        parse = step_of if own is None else own.step_of
+        self._changes = FolderChanges(lambda name: parse(name) is not None)
         self._thread = threading.Thread(target=self._watch, name="checkpoints", daemon=True)
         self._thread.start()
 
@@ -122,15 +137,17 @@ class CheckpointWatcher:
 
     def poll_now(self) -> None:
         """Look at once: the worker reports that it has saved."""
-        self._wake.set()
+        self._changes.wake()
 
     def stop(self) -> None:
         """End the watching thread."""
         self._poller.is_stopped = True
-        self._wake.set()
+        self._changes.wake()
 
     def _watch(self) -> None:
         while not self._poller.is_stopped:
-            asked = self._wake.wait(self._poller.poll())
-            self._wake.clear()
+            if self._folder is not None:
+                self._changes.watch(self._folder)
+            asked = self._changes.wait(self._poller.poll())
             self._poller.note_pause(asked=asked)
+        self._changes.close()

@@ -41,6 +41,8 @@ _MAX_EPOCH = 10**7
 """Largest valid epoch: a new owner each second for months. We did not write a larger one."""
 _LOOK = 0.5
 """Seconds between two reads of another's lease, and before a failed renewal is tried again."""
+_OVERDUE = 1.5
+"""Renewal periods without a renewal after which people are told that the lease is overdue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +100,23 @@ class Lease:
         on_renewed: Callable[[float], None],
         on_lost: Callable[[Exception], None],
         say: Callable[[str], None],
+        on_overdue: Callable[[float | None], None] = lambda seconds: None,
     ) -> None:
         """`token` is unique to this owner.
 
         `on_renewed` is called in the lease's thread with the seconds for which workers may live
         without another renewal. `on_lost` is called in that thread, or in the one that calls
         `is_ours`, when the workers must be killed. `say` tells a person that we wait for the lease.
+        `on_overdue` is called by `check`, with the seconds since the last renewal once the next one
+        is overdue, and with None once it has come.
         """
         self._place = place
         self._times = times
         self._on_renewed = on_renewed
         self._on_lost = on_lost
         self._say = say
+        self._on_overdue = on_overdue
+        self._is_overdue = False
         self._identity = Identity.of_this_process()
         self._token = token
         self._count = 0
@@ -162,11 +169,19 @@ class Lease:
             LeaseTakenError, LeaseExpiredError: it is not, or not certainly, ours.
         """
         self._settled.wait(self._times.renew)
+        self._look_whether_overdue()
         if self._error is None and self._is_late():
             self._lost.wait(self._times.renew)  # to hear who has it; bounded: storage may hang
             self._error = self._error or self._expired()
         if self._error is not None:
             raise self._error
+
+    def _look_whether_overdue(self) -> None:
+        since = _now() - self._renewed
+        is_overdue = since > _OVERDUE * self._times.renew
+        if is_overdue != self._is_overdue and self._error is None:
+            self._is_overdue = is_overdue
+            self._on_overdue(since if is_overdue else None)
 
     def is_ours(self, why: str) -> bool:
         """Renews the lease now. Returns True if that succeeds; otherwise the lease is lost.

@@ -14,9 +14,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import time
+from contextlib import suppress
 
 from supervisor.ports import ConflictError, Objects, Storage, StoredObject
+from supervisor.protocol import removal
 from supervisor.protocol.reading import UnreadableError
+from supervisor.protocol.removal import Place
 
 LEASE = "lease.json"
 MAX_LEASE = 64 << 10
@@ -97,5 +100,8 @@ class LeaseObject:
         except ConflictError:
             self._is_proven = True
         else:
+            if not replaced:  # nothing of ours stays in a store that we refuse
+                with suppress(OSError):
+                    removal.remove_objects(Place.LEASE, [LEASE], self._objects.delete)
             text = "the store ignores preconditions, so it cannot keep two supervisors apart"
             raise OSError(errno.ENOTSUP, f"{text}: use another store", LEASE)

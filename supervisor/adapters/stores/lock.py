@@ -24,6 +24,7 @@ import os
 import stat
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -55,8 +56,8 @@ class LockUnsupportedError(Exception):
 class DirectoryLock:
     """The lock on a model_dir; held until `release` or the end of the process."""
 
-    def __init__(self, directory: Path, patience: float = 10.0) -> None:
-        """Take the lock.
+    def __init__(self, directory: Path, patience: float = 10.0, shown: str = "") -> None:
+        """Take the lock. `shown` is what people know the directory by; "": its path.
 
         A process between fork and exec inherits the lock's descriptors. So if the supervisor that
         holds the lock is certainly dead, only such a process can still hold it, and it is dying: we
@@ -68,6 +69,7 @@ class DirectoryLock:
             OSError: it cannot be opened; the text says what to do.
         """
         self._directory = directory
+        self._shown = shown or str(directory)
         self._written = b""
         self._epoch = 0
         self._stamp: tuple[int, ...] = ()
@@ -85,7 +87,7 @@ class DirectoryLock:
         end = time.monotonic() + patience
         while not _locked(self._lock):
             if time.monotonic() >= end or not _is_dead(_record(self._directory)):
-                raise LockHeldError(_who(self._directory))
+                raise LockHeldError(f"{self._shown} is owned by {_who(self._directory)}")
             time.sleep(_PAUSE)
         while not _locked(self._place):
             record, status = _record(self._directory), os.fstat(self._place)
@@ -96,7 +98,8 @@ class DirectoryLock:
                     self.ignored = _told_of_readers(self._directory, holders)
                 return
             if held_by is _Holder.OWNER and (late or not dying):
-                raise LockHeldError(_who(self._directory, holders or ()))
+                who = _who(self._directory, holders or ())
+                raise LockHeldError(f"{self._shown} is owned by {who}")
             time.sleep(_PAUSE)
 
     def claim(self, files: Storage, wall: datetime, token: str | None) -> Path | None:
@@ -155,11 +158,22 @@ class DirectoryLock:
         os.close(self._lock)
 
 
-def living_owner(directory: Path) -> str | None:
-    """Describe the supervisor that owns `directory`, as far as can be told without trying the lock;
+@dataclass(frozen=True, slots=True)
+class LockOwner:
+    """A supervisor that says to own a model_dir."""
+
+    identity: Identity
+    since: str
+
+    def __str__(self) -> str:
+        return f"{self.identity}, since {self.since}"
+
+
+def living_owner(directory: Path) -> LockOwner | None:
+    """Returns the supervisor that owns `directory`, as far as can be told without trying the lock;
     None: none is known."""
-    record = _record(directory)
-    return None if _is_dead(record) else _told(record)
+    owner = _owner(_record(directory))
+    return None if owner is None or owner.identity.is_dead else owner
 
 
 # --- the lock ------------------------------------------------------------------------------------
@@ -320,24 +334,24 @@ def _is_dead(record: dict[str, Any]) -> bool:
     return identity is not None and identity.is_dead
 
 
-def _told(record: dict[str, Any]) -> str | None:
+def _owner(record: dict[str, Any]) -> LockOwner | None:
+    """Returns who says to hold the lock, dead or alive; None: nobody does."""
     identity = _identity(record)
     since = printable(str(record.get("since"))[:_MAX_SINCE])
-    return f"{identity}, since {since}" if identity is not None else None
+    return LockOwner(identity, since) if identity is not None else None
 
 
 def _who(directory: Path, holders: Collection[int] = ()) -> str:
     record = _record(directory)
-    identity, who = _identity(record), _told(record)
+    identity, who = _identity(record), _owner(record)
     if identity is None or identity.is_dead:  # the holder has not written its name yet
         pids = f" (pid {', '.join(map(str, holders))})" if holders else ""
-        text = f"another supervisor{pids}; stop it first, or use another model_dir"
-        return f"{directory} is owned by {text}"
+        return f"another supervisor{pids}; stop it first, or use another model_dir"
     if not identity.is_seen_from_here:
         how = "stop it there first (it is in another container or on another host)"
     else:
         how = f"stop it first (kill -TERM {identity.pid})"
-    return f"{directory} is owned by {who}; {how}, or use another model_dir"
+    return f"{who}; {how}, or use another model_dir"
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

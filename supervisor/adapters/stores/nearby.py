@@ -8,58 +8,165 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice
+from math import inf
 from pathlib import Path
+from time import monotonic
 
+from supervisor.checkpoints.completeness import is_complete
+from supervisor.protocol.checkpoint_layouts import structure_of
 from supervisor.protocol.committed import is_committed, step_of
 
 _MAX_ENTRIES = 5000
 """The most entries to read in all folders together."""
 _MAX_DEPTH = 5
+_SAYS_CHECKPOINT = re.compile(
+    r"(?i)ckpt|chkpt|check_?point|snapshot|save|state|model|weight|param|latest|last|step|epoch|iter"
+)
+"""What the names of checkpoints and of their folders say, and hardly those of results."""
 _MAX_TOLD = 3
 _KEY = "trainer.init.checkpoint.directory"
-_SKIPPED = re.compile(r"\..*|__pycache__|node_modules|compile_cache|drills|\w+_restartable")
+_PATTERN = "trainer.init.checkpoint.pattern"
+_PAGE = "see docs/reference/layouts.md"
+_SKIPPED = re.compile(
+    r"\..*|__pycache__|node_modules|compile_cache|drills|checkpoint_manifests|damaged_checkpoints"
+    r"|\w+_restartable"
+)
+_COMPRESSED = r"\.(gz|bz2|xz|zst|lz4)"
 _LOOKS_LIKE_CHECKPOINT = re.compile(
-    r"(?i)(.*(ckpt|checkpoint|step|epoch)s?[-_.]?\d+"
+    r"(?i)(.*(ckpt|checkpoint|step|epoch|state)s?[-_.]?\d+(\.\w+)?"
     r"|.*\.(pth?|ckpt|safetensors|msgpack|npz|pkl|pickle|h5|keras|eqx|orbax))"
+    rf"({_COMPRESSED})?"
 )
 
 
-def found_nearby(place: Path | None, roots: Sequence[Path], since: float) -> str:
+def found_nearby(
+    place: Path | None, roots: Sequence[Path], since: float, shared: Sequence[Path] = ()
+) -> str:
+    """Returns a sentence about what below `roots`, but not in `place`, may be the checkpoints, or
+    that nothing may be: see `checkpoints_nearby`."""
+    found = checkpoints_nearby(place, roots, since, shared)
+    if found is not None:
+        return found
+    below = " or ".join(map(str, dict.fromkeys((*roots, *shared))))
+    return (
+        f"nothing like a checkpoint was found below {below}: set {_KEY} if they are elsewhere "
+        f"({_PAGE})"
+    )
+
+
+def checkpoints_nearby(
+    place: Path | None,
+    roots: Sequence[Path],
+    since: float,
+    shared: Sequence[Path] = (),
+    *,
+    only_new: bool = False,
+) -> str | None:
     """Returns a sentence about what below `roots`, but not in `place`, may be the checkpoints.
+    None: nothing may be.
 
-    It names committed steps; or if there are none, entries whose name looks like a checkpoint's
-    and that were changed after the Unix time `since`.
+    It names committed steps; or if there are none, steps that nothing commits but that are complete
+    (in `place` too, if they are new); or entries whose name looks like a checkpoint's, first of all
+    those that were changed after the Unix time `since`, when the program began. Below `shared`,
+    where other jobs save too, only what was changed since then counts. With `only_new` that holds
+    everywhere, and a name that does not speak of checkpoints may be that of a result.
     """
-    elsewhere: dict[Path, int] = {}
-    alike: list[str] = []
-    for entry in _below(roots):
+    committed: dict[Path, int] = {}
+    complete: dict[Path, int] = {}
+    alike: dict[str, float] = {}
+    older: dict[str, float] = {}
+    below_roots = ((entry, True) for entry in entries_below(roots, _MAX_ENTRIES))
+    below_shared = ((entry, False) for entry in entries_below(shared, _MAX_ENTRIES))
+    for entry, is_ours in chain(below_roots, below_shared):
         step = step_of(entry.name)
-        try:
-            if step is not None and entry.parent != place and is_committed(entry):
-                elsewhere[entry.parent] = max(step, elsewhere.get(entry.parent, 0))
-            elif _LOOKS_LIKE_CHECKPOINT.fullmatch(entry.name) and entry.stat().st_mtime >= since:
-                alike.append(str(entry))
-        except OSError:
-            continue
-    if elsewhere:
-        places = [f"{path} (newest: step {step})" for path, step in elsewhere.items()]
-        told = " and ".join(places[:_MAX_TOLD])
-        return f"committed checkpoints are in {told}: set {_KEY}"
-    if alike:
-        told = ", ".join(sorted(alike)[-_MAX_TOLD:])
-        return f"changed since the start, but in no known checkpoint layout: {told}"
-    below = " or ".join(map(str, roots))
-    return f"nothing like a checkpoint was found below {below}: set {_KEY} if they are elsewhere"
+        with suppress(OSError):
+            changed = entry.stat().st_mtime
+            is_new = changed >= since
+            if not (is_new or (is_ours and not only_new)):
+                continue
+            is_elsewhere = entry.parent != place
+            if step is not None and is_elsewhere and is_committed(entry):
+                committed[entry.parent] = max(step, committed.get(entry.parent, 0))
+            elif step is not None and (is_elsewhere or is_new) and _is_complete(entry):
+                complete[entry.parent] = max(step, complete.get(entry.parent, 0))
+            elif _LOOKS_LIKE_CHECKPOINT.fullmatch(entry.name) and (
+                not only_new or _SAYS_CHECKPOINT.search(f"{entry.parent.name}/{entry.name}")
+            ):
+                (alike if is_new else older)[str(entry)] = changed
+    if committed:
+        return f"committed checkpoints are in {_told(committed)}: set {_KEY}"
+    if complete:
+        advice = "" if place in complete else f": set {_KEY}"
+        return (
+            f"complete checkpoints are in {_told(complete)}, but nobody saw this program write and "
+            f"close them{advice} ({_PAGE})"
+        )
+    return _told_alike(alike, older) if alike or older else None
 
 
-def _below(roots: Sequence[Path]) -> Iterator[Path]:
-    """Yields the entries below `roots`, level by level; skips folders that cannot be read."""
-    level, seen, left = list(roots), set[Path](), _MAX_ENTRIES
+def _told_alike(changed: Mapping[str, float], older: Mapping[str, float]) -> str:
+    """Returns the sentence about entries whose name looks like a checkpoint's, with the times of
+    their last change: those that were `changed` since the program began, or else the `older`."""
+    when = "changed since the start" if changed else "there since before the start"
+    times = changed or older
+    latest = sorted(times, key=lambda path: (-times[path], path))[:_MAX_TOLD]
+    told = ", ".join(latest)
+    if changed and not any(map(_has_step, latest)):
+        suffix = Path(re.sub(f"{_COMPRESSED}$", "", latest[0])).suffix
+        return (
+            f"{when}, but overwritten in place: {told}; without a step in its name nothing tells "
+            "that such a file is a later one, and a kill during a save may destroy it: save with "
+            f"the step in the name, such as ckpt-100{suffix} ({_PAGE})"
+        )
+    return (
+        f"{when}, but in no known checkpoint layout: {told}; {_naming(Path(latest[0]))} ({_PAGE})"
+    )
+
+
+def _has_step(path: str) -> bool:
+    """Whether the name of a file has a number in it, or the name of its folder a step."""
+    place = Path(path)
+    return any(map(str.isdigit, place.stem)) or step_of(place.parent.name) is not None
+
+
+def _naming(path: Path) -> str:
+    """Returns what to do so that checkpoints with names such as that of `path` count."""
+    number = re.fullmatch(r"([\w.-]*?)\d+([^\W\d]*(?:\.[A-Za-z]\w*)*)", path.name)
+    is_known = structure_of(path.name, is_folder=False) is not None
+    if number is None or is_known or path.is_dir():
+        return "save with the step in the name, or describe the names"
+    before, after = _any_number(number[1]), _any_number(number[2])
+    return f"set {_PATTERN} to '{before}(\\d+){after}' if only complete ones have such a name"
+
+
+def _any_number(text: str) -> str:
+    """Returns a regular expression for `text`, and for the same with other numbers."""
+    return re.sub(r"\d+", r"\\d+", text.replace(".", r"\."))
+
+
+def _told(places: Mapping[Path, int]) -> str:
+    told = [f"{path} (newest: step {step})" for path, step in places.items()]
+    return " and ".join(told[:_MAX_TOLD])
+
+
+def _is_complete(step: Path) -> bool:
+    """True if a step that nothing commits is complete: enough for a hint."""
+    structure = structure_of(step.name, is_folder=step.is_dir())
+    return structure is not None and is_complete(step, structure)
+
+
+def entries_below(roots: Sequence[Path], most: int, deadline: float = inf) -> Iterator[Path]:
+    """Yields at most `most` entries below `roots`, level by level, until the time `deadline` of the
+    monotonic clock; skips folders that cannot be read."""
+    level, seen, left = list(roots), set[Path](), most
     for _ in range(_MAX_DEPTH):
         folders: list[Path] = []
         for folder in level:
+            if monotonic() > deadline:
+                return
             if folder in seen:
                 continue
             seen.add(folder)

@@ -63,6 +63,8 @@ class SharedPrograms:
         """The HMAC of each entry that is on this host and in the bucket; without a key, ""."""
         self._table: bytes | None = None
         """The table of HMACs or SHA-256 sums that we last wrote to the bucket."""
+        self._unreadable = ""
+        """Why the table of SHA-256 sums could not be read last; "": it could."""
 
     def fetch(self, limit: int, tell: Tell) -> None:
         """Copy the trusted programs to this host, by name, up to `limit` bytes in all.
@@ -118,9 +120,9 @@ class SharedPrograms:
             )
             tell(Notice("bucket-programs-refused", text, reason=why))
 
-    def update(self) -> None:
+    def update(self, tell: Tell) -> None:
         """Copy new programs to the bucket, signed if there is a key. Remove from it those that were
-        removed here.
+        removed here. `tell` gets a notice about a table that cannot be copied.
 
         Raises:
             OSError: the bucket cannot be written.
@@ -136,7 +138,7 @@ class SharedPrograms:
                     self._objects.write(f"{FOLDER}/{path.name}", data)
                     self._macs[path.name] = self._trust.sign(path.name, data)
         self._forget(self._macs.keys() - {path.name for path in here})
-        self._write_table()
+        self._write_table(tell)
 
     def _read_table(self, name: str, there: Mapping[str, int], tell: Tell) -> bytes:
         """Returns the table `name` in the bucket. Returns nothing if it is not `there`, or is too
@@ -188,7 +190,7 @@ class SharedPrograms:
         for name in names:
             del self._macs[name]
 
-    def _write_table(self) -> None:
+    def _write_table(self, tell: Tell) -> None:
         """Write the table after the entries: with a key, an entry counts once it is in there."""
         if self._trust.key is not None:
             name, table = MACS, macs_table(self._macs)
@@ -196,11 +198,21 @@ class SharedPrograms:
             name = SUMS
             try:
                 table = read(self._cache / SUMS, _LARGEST_TABLE)
-            except (FileNotFoundError, UnreadableError):
+            except FileNotFoundError:
                 return
+            except UnreadableError as error:
+                self._tell_once(str(error), tell)
+                return
+            self._unreadable = ""
         if table != self._table:
             self._objects.write(f"{FOLDER}/{name}", table)
             self._table = table
+
+    def _tell_once(self, why: str, tell: Tell) -> None:
+        if why != self._unreadable:
+            self._unreadable = why
+            text = f"the checksums of the compiled programs are not copied to the bucket: {why}"
+            tell(Notice("bucket-copy-failed", text, reason=why))
 
 
 def _write(target: Path, data: bytes) -> None:

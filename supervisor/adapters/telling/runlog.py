@@ -70,6 +70,8 @@ class RunLog:
         self._report_limits = _ReportLimits()
         self._directory: str | None = None
         self._waiting: list[str] = []
+        self._after_start: list[Line] = []
+        """Lines that wait for the one that a supervisor has started."""
         self._broken = False
 
     def observe(self, told: RenderedTransition) -> None:
@@ -84,6 +86,8 @@ class RunLog:
             ):
                 continue
             self._log(line, silent=repeats and line.quotes is not None)
+            if line.event == "supervisor-started":
+                self.say_what_waits()
         if left_out := self._report_limits.left_out(now, over=isinstance(event, WorkersGone)):
             text = f"{left_out} more reports of the worker were not shown"
             self.say(Notice("reports-left-out", text, number=left_out), level="warning")
@@ -93,6 +97,16 @@ class RunLog:
     def say(self, notice: Notice, *, level: Level = "info") -> None:
         """Log one event of the job."""
         self._log(notice_line(notice, level))
+
+    def say_after_start(self, notice: Notice, *, level: Level = "info") -> None:
+        """Log one event of the job once the log says that the supervisor has started."""
+        self._after_start.append(notice_line(notice, level))
+
+    def say_what_waits(self) -> None:
+        """Log now what waits for the start of the supervisor."""
+        waiting, self._after_start = self._after_start, []
+        for line in waiting:
+            self._log(line)
 
     def _log(self, line: Line, *, silent: bool = False) -> None:
         """Log one event; if `silent`, only in run.log."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from supervisor.core.policy import RestartPolicy
-from supervisor.host.notice import Notice, Tell
+from supervisor.host.notice import Tell
+from supervisor.host.unwritable import UnwritableOnce
 from supervisor.narrative.standing import standing
 from supervisor.ports import Storage, Transition
 
@@ -19,8 +20,7 @@ class StatusFile:
     def __init__(self, storage: Storage, policy: RestartPolicy, on_error: Tell) -> None:
         self._storage = storage
         self._policy = policy
-        self._on_error = on_error
-        self._is_broken = False
+        self._file = UnwritableOnce(STATUS, "cannot be written: {}", on_error)
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
@@ -37,17 +37,5 @@ class StatusFile:
             "step": now.highest_committed,
             "time": transition.wall.isoformat(),
         }
-        try:
-            self._storage.replace(STATUS, json.dumps(body).encode() + b"\n")
-            self._is_broken = False
-        except OSError as error:
-            if not self._is_broken:
-                self._on_error(
-                    Notice(
-                        "file-unwritable",
-                        f"{STATUS} cannot be written: {error.strerror or error}",
-                        place=STATUS,
-                        reason=error.strerror,
-                    )
-                )
-            self._is_broken = True
+        data = json.dumps(body).encode() + b"\n"
+        self._file.attempt(lambda: self._storage.replace(STATUS, data))

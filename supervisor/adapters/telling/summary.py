@@ -85,6 +85,7 @@ class Summary:
             "exit_code": now.exit_code,
             "max_steps": plan.max_steps,
             "highest_committed_step": now.highest_committed,
+            "checkpoint_directory": str(plan.saving_in(told.after.checkpoints).checkpoint_dir),
             "restarts_used": now.restarts,
             "preemptions_used": now.preemptions,
             "restarts_in_all": now.restarts_in_all,

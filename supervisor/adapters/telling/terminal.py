@@ -31,12 +31,15 @@ from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, write
 from supervisor.narrative import Level
 from supervisor.narrative.standing import Standing, standing
 from supervisor.ports import Clock, Transition
-from supervisor.protocol.messages import StepMessage, printable
+from supervisor.protocol.messages import StepMessage, StepsDroppedMessage, printable
 
 _RATE_WINDOW = 20.0
 """Seconds of reports from which the steps per second are computed."""
 _PERIOD = 0.25
 """Seconds between two pictures of the panel."""
+_MARGIN = 4
+"""Free columns beside the panel. A terminal shows a Ctrl-C as `^C` behind the last character: in a
+full line it would go to the next one, and move the panel."""
 _MAX_LINE = 64 * 1024
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 """Escape sequences: colours, movements of the cursor, titles and links."""
@@ -86,15 +89,18 @@ class TerminalView:
         self._steps: deque[tuple[float, int]] = deque()
         self._panel_state = _PanelState(standing(JobState(), policy))
         """The main thread replaces it; the outlet's thread draws it."""
+        self._has_begun = False
+        """Whether the state is that of the job. A run that starts nothing never reads it."""
         self._last = ""
         self._unfinished = b""
         """The output after the last whole line."""
         self._recent = b""
         """The last `_MAX_LINE` bytes of output: people still see them above our own lines."""
         stream = cast("IO[str]", _TerminalStream(descriptor))
+        self._screen = _Console(file=stream, highlight=False)
         self._live = Live(
             get_renderable=self._render,
-            console=_Console(file=stream, highlight=False),
+            console=self._screen,
             auto_refresh=False,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -132,6 +138,9 @@ class TerminalView:
                 self._steps.append((at, step))
                 while at - self._steps[0][0] > _RATE_WINDOW:
                     self._steps.popleft()
+            case WorkerReported(_, _, _, StepsDroppedMessage()):
+                step = loss = None
+                self._steps.clear()
             case WorkersGone():
                 self._steps.clear()
             case PhaseBegun():
@@ -140,6 +149,7 @@ class TerminalView:
         now, until = standing(state, self._policy), state.backoff.until if state.backoff else None
         units = tuple(sorted(state.quarantine.units))
         self._panel_state = _PanelState(now, state.phase, step, loss, self._rate(), until, units)
+        self._has_begun = True
 
     def _rate(self) -> float | None:
         if len(self._steps) < 2:
@@ -148,16 +158,18 @@ class TerminalView:
         return (last - first) / (end - start) if end > start else None
 
     def _show(self, parts: Sequence[Part]) -> Iterator[int]:
-        self._live.start()  # does nothing once it has started
+        if self._has_begun:
+            self._live.start()  # does nothing once it has started
         lines = [line for part in parts for line in self._lines(part)]
         if lines:
-            self._live.console.print(Text("\n").join(lines), soft_wrap=True)
-        self._live.refresh()
+            self._screen.print(Text("\n").join(lines), soft_wrap=True)
+        if self._live.is_started:
+            self._live.refresh()
         yield sum(len(part.data) for part in parts)
 
     def _end(self) -> None:
         if self._unfinished:
-            self._live.console.print(Text(_shown(self._unfinished)), soft_wrap=True)
+            self._screen.print(Text(_shown(self._unfinished)), soft_wrap=True)
         self._live.stop()
 
     def _lines(self, part: Part) -> Iterator[Text]:
@@ -187,7 +199,8 @@ class TerminalView:
             quarantine = ", ".join(panel.quarantine) or "-"
             table.add_row("devices", devices, "quarantine", quarantine)
         last = Text(self._last, style="dim", no_wrap=True, overflow="ellipsis")
-        return Panel(Group(table, last), title=f"supervise · job {now.job}", title_align="left")
+        title, width = f"supervise · job {now.job}", max(_MARGIN, self._screen.width - _MARGIN)
+        return Panel(Group(table, last), title=title, title_align="left", width=width)
 
     def _status(self, panel: _PanelState) -> Text:
         now = panel.standing

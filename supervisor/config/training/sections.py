@@ -189,9 +189,9 @@ class CheckpointSchedule(TrainingSection):
     """When our trainer saves a checkpoint, and how many it keeps."""
 
     every: Interval = 100
-    """Steps between two checkpoints, or a duration such as 5m."""
+    """Steps between two checkpoints, or a duration such as 5m, by the clock of rank 0."""
     keep: Count = 3
-    """How many of this job's own checkpoints are kept; older ones are deleted."""
+    """How many checkpoints of our trainer are kept; older ones are deleted. Not for a command."""
     snapshot: SnapshotConfig | None = None
     """Snapshots in memory. Default: none."""
 
@@ -212,7 +212,8 @@ class DataloaderConfig(TrainingSection):
     """Field of a JSONL record that holds the text."""
     tokens_field: str | None = None
     """Field of a JSONL record that holds token ids, which are used without a tokenizer. The files
-    are then JSONL whatever their suffix. Default: the data is text."""
+    are then JSONL whatever their suffix. An id outside model.vocab_size ends the job. Default: the
+    data is text."""
 
 
 class ValidationConfig(TrainingSection):

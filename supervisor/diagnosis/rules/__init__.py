@@ -48,6 +48,8 @@ from supervisor.diagnosis.rules.rule import leftmost_match as leftmost_match
 from supervisor.diagnosis.rules.rule import matched_text as matched_text
 from supervisor.diagnosis.rules.rule import names_match as names_match
 from supervisor.diagnosis.rules.setup import RULES as _SETUP_RULES
+from supervisor.diagnosis.rules.training_state import NOT_FINITE as NOT_FINITE
+from supervisor.diagnosis.rules.training_state import NOT_NUMBERS as NOT_NUMBERS
 from supervisor.diagnosis.rules.training_state import RULES as _TRAINING_STATE_RULES
 from supervisor.diagnosis.speakers import NOT_IO
 

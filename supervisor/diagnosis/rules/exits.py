@@ -160,7 +160,8 @@ RULES = (
         PREEMPTED,
         "The worker ended after a SIGTERM that the supervisor did not send. Usually it has saved, "
         "but its work is not done.",
-        "If it comes back because the program itself sends SIGTERM, declare `command.success`.",
+        f"{WHO_STOPS_IT} If the program sends it when its work is done, `command.success` must say "
+        "what proves that.",
         charge=Charge.PREEMPTIONS,
         facts=(TOLD_TO_STOP,),
         transient=True,
@@ -183,7 +184,7 @@ RULES = (
         RESTART,
         "no step was reported",
         "The worker exited with code 0, but `success.step` cannot hold: no step was reported, and "
-        "no checkpoint was seen.",
+        "no checkpoint was seen. Steps that are only recognised in the output do not count.",
         "Give `progress.pattern` (what the output says of a step), or the directory of the "
         "checkpoints (`init.checkpoint.directory`), or another `success`.",
         exit_codes=(0,),

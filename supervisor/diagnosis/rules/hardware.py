@@ -129,8 +129,10 @@ RULES = (
         "backend-missing",
         FATAL,
         "no such backend",
-        "The installed jaxlib or libtpu cannot serve the platform that is asked for.",
-        "Install the jax, jaxlib and libtpu that fit each other and the machine.",
+        "The installed jaxlib or libtpu cannot serve the platform that is asked for, or this "
+        "machine has no such device.",
+        "Install the jax, jaxlib and libtpu that fit each other and the machine, and see that it "
+        "has the devices.",
         patterns=(
             r"(?i)unknown backend|not in the list of known backends|no module named '?libtpu",
             r"(?i)requires.{0,40}jaxlib|jaxlib (?:version|was built|is version)|"
@@ -243,6 +245,16 @@ RULES = (
         charge=Charge.PREEMPTIONS,
         types=("SignalException",),
         patterns=(r"got signal: (?:15|(?:Signals\.)?SIGTERM)\b",),
+        transient=True,
+    ),
+    Rule(
+        "launcher-hangup",
+        RESTART,
+        "its session or its reader went away",
+        "torchrun ends with an exception when its terminal or session is gone, or on Ctrl-C.",
+        "Start it where no session ends it: as a service, or under tmux.",
+        types=("SignalException",),
+        patterns=(r"got signal: (?:[123]|(?:Signals\.)?SIG(?:HUP|INT|QUIT))\b",),
         transient=True,
     ),
     Rule(

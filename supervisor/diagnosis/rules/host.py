@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.diagnosis.outcome import Charge
-from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, NO_SPACE, POLICY, RESTART, Rule
+from supervisor.diagnosis.rules.rule import FATAL, LOW, MEDIUM, NO_SPACE, POLICY, RESTART, Rule
 
 DISK_FULL = "disk-full"
 _SILENTLY, _SHORT_WRITE = "disk-full-silently", "short-write"
@@ -30,8 +30,9 @@ RULES = (
         "devices-differ",
         FATAL,
         "devices found differ from the config",
-        "The backend found other devices than trainer.init.devices asks for.",
-        "Correct trainer.init.devices, or give the job the devices it asks for.",
+        "The backend found more devices than trainer.init.devices asks for.",
+        "Correct trainer.init.devices, or show the job only as many as it asks for "
+        "(CUDA_VISIBLE_DEVICES, TPU_VISIBLE_CHIPS).",
         types=("mesh.DevicesDiffer",),
         certain=True,
     ),
@@ -155,6 +156,17 @@ RULES = (
         types=("*MemoryError", "ObjectStoreFullError"),
         patterns=(r"^(?!.*(?i:cuda|hip|hbm|device|gpu|tpu))",),
         transient=True,
+    ),
+    Rule(
+        "rank-killed",
+        POLICY,
+        "killed",
+        "torchrun says that SIGKILL ended one of its ranks: the kernel sent it for memory, or a "
+        "person, or the platform.",
+        "If it comes back, look for the kernel's out-of-memory killer (dmesg).",
+        patterns=(r"\bfailed \(exitcode: -9\) local_rank|\bSignal 9 \(SIGKILL\) received by PID",),
+        transient=True,
+        confidence=LOW,
     ),
     Rule(
         "resource-limit-text",

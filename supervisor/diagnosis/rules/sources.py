@@ -39,6 +39,7 @@ SOURCES = {
     "short-write": "numpy ctors.c and convert.c, torch inline_container.cc, HDF5 H5FDsec2.c, "
     "Go's io.ErrShortWrite, GNU tar",
     "resource-limit": f"{_PYTHON}: MemoryError; Ray's types; cases aslim, npmem",
+    "rank-killed": "torch distributed/elastic/multiprocessing: api.py, errors/__init__.py",
     "resource-limit-text": f"{_ERRNO}, setrlimit(2), XLA's env.cc, NCCL's shm.cc, Go's os/exec; "
     "cases emfile, fsize, composed-18, composed-35",
     "offline": "huggingface_hub utils/_http.py and file_download.py",
@@ -95,6 +96,7 @@ SOURCES = {
     "case nvml-driver-mismatch",
     "backend-unseen": "jax 0.10.2 _src/xla_bridge.py: backends() with JAX_PLATFORMS=cuda",
     "launcher-sigterm": "torch.distributed.elastic: SignalException",
+    "launcher-hangup": "torch.distributed.elastic: SignalException, _terminate_process_handler",
     "lost-peer": "jaxlib's coordination service, gloo, NCCL; cases mp-coord-sigkill-h1, "
     "mp-idle-kill-h0, mp-gloo-reset-h0",
     "transfer-abort": "XLA's own stacks in collectives and transfers",
@@ -147,7 +149,8 @@ SOURCES = {
     "invalid-config": "types of pydantic, OmegaConf, absl, PyYAML, raised of another error",
     "missing-module": f"{_PYTHON}; cases imp-missing-module, importname, ray-actor-init-exc",
     "broken-program": f"{_PYTHON}; importlib.metadata, setuptools",
-    "timeout": "types of concurrent.futures, queue, requests, Ray; cases mpto, composed-25",
+    "timeout": "types of concurrent.futures, queue, requests, Ray; case mpto",
+    "connection": f"{_PYTHON}; types of requests, aiohttp, httpx; case composed-25",
     "unschedulable": "Ray; case ray-resources",
     "pipe": f"{_PYTHON}; multiprocessing, concurrent.futures",
     "lost-actor": "types of ray.exceptions",

@@ -20,12 +20,14 @@ _UNDECODABLE = (
     r"MetadataIncompleteBuffer",
     r"(?i)PytorchStreamReader|failed finding central directory|end-of-stream marker|short read",
 )
-_NOT_NUMBERS = (
+NOT_FINITE = "not-finite"
+NOT_NUMBERS = (
     "NaN or Inf in the training",
     "The loss became NaN or Inf; going back to the last checkpoint may avoid it.",
     "Look at the data and the learning rate at that step; our trainer can pass over a few batches "
     "(trainer.init.loop.skip_bad_batches).",
 )
+"""Cause, reason and advice."""
 _STRUCTURE = (
     "checkpoint does not fit the program",
     "The newest checkpoint holds another model or optimizer than the config describes.",
@@ -132,16 +134,16 @@ RULES = (
         remedy=Remedy.LESS_AT_ONCE,
     ),
     Rule(
-        "not-finite",
+        NOT_FINITE,
         POLICY,
-        *_NOT_NUMBERS,
+        *NOT_NUMBERS,
         types=("FloatingPointError",),
         remedy=Remedy.ROLL_BACK,
     ),
     Rule(
         "not-finite-text",
         POLICY,
-        *_NOT_NUMBERS,
+        *NOT_NUMBERS,
         patterns=(
             r"^[^\n]*\b(?:nan|NaN|NAN|NaNs|nans|inf|Inf|INF|infs|is_?nan|is_?inf|isfinite)\b",
             r"(?i)^[^\n]*(?:\bnon-?finite|not finite|all_?finite|infinite (?:loss|grad)|"

@@ -81,7 +81,7 @@ class Preparations:
         launch, plan, worker = group.launch, group.launch.plan, group.speaker
         if plan.standby == "off" or (plan.is_command and not plan.bootstrap):
             return
-        missing = self._standbys.missing(plan.name, launch.world_size)
+        missing = self._standbys.missing(plan.name, len(launch.ranks))
         if not missing or not group.modules_are_known:
             return
         if (why := why_no_standby(plan.argv, plan.env)) is not None:

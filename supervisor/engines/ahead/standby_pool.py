@@ -21,12 +21,25 @@ from supervisor.config.gpus import two_processes_fit
 from supervisor.engines.handles import Process
 from supervisor.engines.host_port import Host, MainLoop
 from supervisor.engines.launch import Start
-from supervisor.engines.python_program import becomes_python, bootstrapped, interpreter_part
+from supervisor.engines.python_program import (
+    bootstrapped,
+    from_interpreter,
+    interpreter_part,
+    sets_variables,
+)
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
 from supervisor.protocol.shortening import keep_beginning
-from supervisor.protocol.standby import MAX_REASON, READY, UNUSABLE, Mode, StandbyOrders
+from supervisor.protocol.standby import (
+    END,
+    MAX_REASON,
+    NOTE,
+    READY,
+    UNUSABLE,
+    Mode,
+    StandbyOrders,
+)
 
 _VARIABLES_GIVEN_EARLY = (
     environment.ADJUST,
@@ -112,8 +125,8 @@ def why_no_standby(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
 
     Arguments of the program may change between attempts: a standby gets them with its orders.
     """
-    if becomes_python(argv):  # this command would set the standby's environment too early
-        return f"{argv[0]} starts Python: set variables in command.env instead"
+    if (setter := sets_variables(argv)) is not None:  # too early: a standby has another environment
+        return f"{setter} sets variables for Python: set them in command.env instead"
     bootstrapped_argv, _ = bootstrapped(argv)
     size = interpreter_part(bootstrapped_argv)
     texts = {"the options of its interpreter": " ".join(bootstrapped_argv[:size]), **env}
@@ -156,6 +169,8 @@ class StandbyPool:
         self._redact = redact
         self._standbys: list[_Standby] = []
         self._given_up: str | None = None
+        self._noted: set[tuple[str, str]] = set()
+        """The notes that people were told, each with its phase."""
         self._ending: list[Process] = []
 
     @property
@@ -273,6 +288,8 @@ class StandbyPool:
 
     def _heard(self, standby: _Standby) -> None:
         trouble = standby.read()
+        for note in standby.take_notes():
+            self._tell_note(standby.phase, keep_beginning(self._redact(note), _MAX_SHOWN))
         if trouble is not None:
             self._discard(standby)
             self.give_up(standby.phase, keep_beginning(self._redact(trouble), _MAX_SHOWN))
@@ -284,6 +301,14 @@ class StandbyPool:
                     kind=standby.mode,
                     pid=standby.process.pid,
                 )
+            )
+
+    def _tell_note(self, phase: str, note: str) -> None:
+        """Tell people what a standby does without, once in a phase."""
+        if (phase, note) not in self._noted:
+            self._noted.add((phase, note))
+            self._tell(
+                Notice("standby-limited", f"the standby does without a part: {note}", reason=note)
             )
 
     def _end(self, process: Process) -> None:
@@ -331,6 +356,7 @@ class _Standby:
         self._is_paused = False
         self._output = output
         self._said = b""
+        self._notes: list[str] = []
         self._connection = machine.connection()
         theirs = self._connection.theirs
         try:
@@ -359,12 +385,22 @@ class _Standby:
         except BlockingIOError:
             return None
         self._said += said
+        while self._said.startswith(NOTE) and END in self._said:
+            note, _, self._said = self._said.partition(END)
+            self._notes.append(note[1:].decode(errors="replace"))
         if said and self._said == READY:
             self.is_ready = True
+            return None
+        if said and (not self._said or self._said.startswith(NOTE)):
             return None
         if self._said.startswith(UNUSABLE):
             return self._said[1:].decode(errors="replace")
         return f"it ended by itself, see {self._output.name}"
+
+    def take_notes(self) -> list[str]:
+        """Returns what it does without, as far as that was read and not taken yet."""
+        notes, self._notes = self._notes, []
+        return notes
 
     def pause(self) -> None:
         """Stop the process, unless it is ready: then it only waits and uses no CPU."""
@@ -384,7 +420,7 @@ class _Standby:
         Raises:
             OSError: the process has ended, or does not read.
         """
-        orders = StandbyOrders(start.argv, start.env, list(descriptors))
+        orders = StandbyOrders(from_interpreter(start.argv), start.env, list(descriptors))
         self._connection.send_orders(orders, list(descriptors.values()))
 
     def close(self) -> None:

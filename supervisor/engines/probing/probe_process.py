@@ -117,6 +117,8 @@ class ProbeProcess:
     def problem(self, ended: WorkerExit, tries: int = 1) -> str:
         """Returns why it found nothing out, for people. `tries` processes in a row did not."""
         why = self.hung or self.last_line() or str(ended)
+        if why.startswith("ModuleNotFoundError: "):
+            why += f"; it runs in the environment of supervise: install that for {sys.executable}"
         times = f" ({tries} times in a row)" if tries > 1 else ""
         return f"the device probe ended {self.where()}{times}: {why}"
 

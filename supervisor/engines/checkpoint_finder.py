@@ -1,0 +1,436 @@
+"""Finds the directory in which a program commits its checkpoints, if the config names none.
+
+A directory is the job's once the attempt has committed a step in it (`save_place`). A base model
+that is only restored is old, and so is a copy with an old commit time. `checkpoint_search` says
+where to look, and what proves whose a directory is.
+
+A base model may also be copied or downloaded as the program begins, and then looks like a save. Its
+step never rises. So the search goes on until the newest step is seen above an earlier one: of a
+base model that is deleted, above the first save. Until then a directory whose steps rise, or one
+with a lower step, takes the place of the one that was found. The core makes good what was counted
+by then (`core.budget`).
+
+The search runs in a thread of its own, because a file system may hang. The directory that was found
+is watched like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from supervisor.adapters.kernel.child_programs import child_programs
+from supervisor.adapters.kernel.open_files import written_by
+from supervisor.adapters.stores.checkpoint_watcher import DISK, Pace
+from supervisor.adapters.stores.nearby import entries_below
+from supervisor.config.named_program import with_shell_words
+from supervisor.config.usual_names import UsualNames, kind_of
+from supervisor.engines.checkpoint_search import Search
+from supervisor.engines.handles import Watch
+from supervisor.engines.save_place import SavePlace
+from supervisor.engines.telling_names import may_be_a_step
+from supervisor.files.segments import JOURNAL
+from supervisor.host.aside import aside
+from supervisor.host.folder_changes import FolderChanges
+from supervisor.protocol.committed import OwnNames, is_committed, step_entries
+from supervisor.protocol.this_machine import is_posix
+
+Steps = Callable[[Path, OwnNames | None, bool | None], Iterable[tuple[int, Path]]]
+"""Returns the committed steps in a directory, with their paths, highest first. The second argument
+says which names count. The third is None while the attempt runs, and
+`HostFiles.newest_checkpoint`'s `closed` after it.
+
+Raises:
+    OSError: the directory cannot be read now.
+"""
+
+_WALKS = Pace(1.0, 60.0)
+"""Seconds between two searches of all folders: they read thousands of entries."""
+_MAX_ENTRIES = 5000
+_MAX_WALK = 2.0
+"""The most seconds that a search of all folders takes."""
+_MAX_WRITTEN = 500
+"""The most directories and kinds of names that are kept because the program writes there."""
+_MAX_TOLD = 4
+"""So many kinds of names in a directory the bootstrap tells at most: then there may be more."""
+_MAX_PROGRAMS = 64
+"""The most programs that the attempt starts whose command lines say where to look."""
+_MAX_STEPS = 20
+"""The most steps of a directory that are looked at, from the highest."""
+_GRACE = 10.0
+"""Seconds that a directory may be the better one before it takes the place of the present one."""
+
+
+class CheckpointFinder:
+    """Watches the known directory, and the found one once there is one: see `handles.Finder`."""
+
+    def __init__(
+        self,
+        search: Search,
+        steps: Steps,
+        watch: Callable[[Path, OwnNames | None], Watch],
+        watch_own: Callable[[Path, OwnNames | None], Watch],
+        on_found: Callable[[Path, tuple[str, ...], tuple[int, ...]], None],
+        on_others: Callable[[Path, Mapping[Path, int]], None],
+    ) -> None:
+        """`watch` starts to watch a directory for new steps with names that count. `watch_own` does
+        when the attempt has told which names it writes there: the newest of them is its own.
+
+        `on_found` is called before a directory that was found is watched, and again when other
+        names count there. It gets the kinds of these names (`Finder.kinds`), and the newest step
+        there, behind one that was there before and is higher, if there is one. `on_others` is
+        called once at most. It gets the directory that counts, and others in which the attempt
+        commits too, with their newest steps.
+        """
+        self._search = search
+        self._steps = steps
+        self._closed: bool | None = None
+        """See `Steps`."""
+        self._start_watch = watch
+        self._start_watch_of_own = watch_own
+        self._on_found = on_found
+        self._on_others = on_others
+        self._names = search.names_in(search.known, ())
+        """Which names count in the directory that is watched."""
+        self._watch = watch(search.known, self._names)
+        self._told: set[tuple[Path, str]] = set()
+        """The directories and kinds of names that the bootstrap has reported."""
+        self._written: set[tuple[Path, str]] = set()
+        """The directories in which the attempt writes, with the kinds of names (`kind_of`)."""
+        self._own: set[Path] = set()
+        """The steps that the attempt was seen to write."""
+        self._programs: set[tuple[tuple[str, ...], Path]] = set()
+        """The programs that the attempt was seen to start, with their working directories."""
+        self._places: dict[Path, SavePlace] = {}
+        self._walked: set[Path] = set()
+        """The directories that were found by a search of all folders."""
+        self._has_walked = False
+        """Whether such a search has seen all there is."""
+        self._others: dict[Path, int] = {}
+        self._current = search.known
+        self._found: Path | None = None
+        self._better_since: float | None = None
+        """Since when a better directory than the present one is known."""
+        self._walk_at, self._walk_pause = 0.0, _WALKS.least
+        self._is_over = self._is_stopped = False
+        self._lock = threading.Lock()
+        """Held while `_watch`, `_found` or `_is_stopped` change; never during a look."""
+        self._looking = threading.Lock()
+        """Held during a look."""
+        self._made: set[Path] = set()
+        """The folders that the attempt makes."""
+        self._old_kinds: dict[Path, frozenset[str]] = {}
+        """The kinds of names that were in a directory before the attempt."""
+        self._changes = FolderChanges(self._may_be_a_step)
+        self._thread = threading.Thread(target=self._run, name="finder", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_new_checkpoint(self) -> bool:
+        """See `handles.Watch`."""
+        return self._found is not None or self._watch.has_new_checkpoint
+
+    @property
+    def found(self) -> Path | None:
+        """See `handles.Finder`."""
+        return self._found
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """See `handles.Finder`."""
+        return self._names.kinds if isinstance(self._names, UsualNames) else ()
+
+    def note_written(self, path: str) -> None:
+        """See `handles.Finder`."""
+        place = Path(path)
+        if place.is_absolute():
+            self._note(path)
+            if len(self._told) < _MAX_WRITTEN:
+                self._told.add((place.parent, kind_of(place.name)))
+            with self._lock:
+                self._names_may_change()
+            if len(self._made) < _MAX_WRITTEN:
+                self._made.add(place)  # a file has nothing below it
+            self._changes.wake()
+
+    def _note(self, path: str) -> None:
+        for step in self._search.steps_in(path):
+            if len(self._written) < _MAX_WRITTEN:
+                self._written.add((step.parent, kind_of(step.name)))
+            if len(self._own) < _MAX_WRITTEN:
+                self._own.add(step)
+
+    def poll_now(self) -> None:
+        """See `handles.Watch`."""
+        self._watch.poll_now()
+        self._changes.wake()
+
+    def stop(self) -> None:
+        """See `handles.Watch`."""
+        with self._lock:
+            self._is_stopped = True
+            self._watch.stop()
+        self._changes.wake()
+
+    def last_look(self, *, closed: bool) -> Path | None:
+        """See `handles.Finder`."""
+        self._closed = closed
+        try:
+            if not self._is_over:
+                aside(f"{self._search.known} (search)").ask(lambda: self._look(last=True))
+        except TimeoutError:
+            if self._found is None:
+                raise
+        return self._found
+
+    def last_lower(self, *, closed: bool) -> tuple[int, ...]:
+        """See `handles.Watch`."""
+        return self._watch.last_lower(closed=closed)
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = DISK.least
+        while not self._is_stopped and not self._is_over:
+            self._look(last=False)
+            asked = self._changes.wait(pause)
+            pause = DISK.after(pause, changed=asked)
+        self._changes.close()
+
+    def _look(self, *, last: bool) -> None:
+        """Look at all directories, and take a better one; `last`: the attempt is over, so nothing
+        better can come."""
+        with self._looking:
+            if self._is_over or (self._is_stopped and not last):
+                return
+            if not last:  # then the processes are gone, and others may have their pids
+                self._note_processes()
+            is_whole = (last or time.monotonic() >= self._walk_at) and self._walk()
+            try:
+                present = self._seen(self._current)
+            except OSError:  # whoever watches this directory says so; here, we look again
+                return
+            better = self._better_than(present)
+            self._has_walked |= is_whole
+            self._is_over = present.rises
+            if better is not None and not self._is_over and self._is_time(present, last=last):
+                self._take(better)
+            if self._is_over or last:
+                self._tell_others()
+
+    def _is_time(self, present: SavePlace, *, last: bool) -> bool:
+        """Whether a better directory takes the place of the `present` one now."""
+        now = time.monotonic()
+        if self._better_since is None:
+            self._better_since = now
+        return last or not present.has_steps or now - self._better_since >= _GRACE
+
+    def _take(self, directory: Path) -> None:
+        place = self._places[directory]
+        assert place.newest is not None
+        steps = (place.newest,) if place.above is None else (place.above, place.newest)
+        with self._lock:
+            self._found = self._current = directory
+            self._better_since = None
+            self._names = self._names_in(directory)
+            self._on_found(directory, self.kinds, steps)
+            self._watch_again(self._start_watch)
+
+    def _names_may_change(self) -> None:
+        """Watch the directory that counts again, if the attempt writes another kind of name
+        there. The lock is held."""
+        names = self._names_in(self._current)
+        if names == self._names:
+            return
+        self._names, self._found = names, self._current
+        self._on_found(self._current, self.kinds, ())
+        self._watch_again(self._start_watch_of_own)
+
+    def _watch_again(self, start: Callable[[Path, OwnNames | None], Watch]) -> None:
+        if not self._is_stopped:
+            self._watch.stop()
+            self._watch = start(self._current, self._names)
+
+    def _names_in(self, directory: Path) -> OwnNames | None:
+        """Returns which names count in a directory: of a folder in which others may save too, the
+        kinds that the attempt writes there, if the bootstrap tells them all."""
+        told = {kind for place, kind in self._told.copy() if place == directory}
+        written = {kind for place, kind in self._written.copy() if place == directory}
+        is_told = not told.isdisjoint(written) and len(told) < _MAX_TOLD
+        is_shared = directory in self._search.shared
+        return self._search.names_in(directory, written if is_told or is_shared else ())
+
+    def _tell_others(self) -> None:
+        """Tell of the other directories, if which one counts was found out in this attempt."""
+        others = {path: step for path, step in self._others.items() if path != self._current}
+        if others and (self._found is not None or self._places[self._current].before is None):
+            self._on_others(self._current, others)
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def _note_processes(self) -> None:
+        """Note what the processes of the attempt write, and which programs they have started."""
+        for path in written_by(self._search.pids(), self._may_be_a_step):
+            self._note(path)
+        for argv, here in child_programs(self._search.pids()):
+            program = (tuple(argv), here)
+            if program not in self._programs and len(self._programs) < _MAX_PROGRAMS:
+                self._programs.add(program)
+                self._look_where_it_says(with_shell_words(argv), here)
+
+    def _look_where_it_says(self, argv: list[str], here: Path) -> None:
+        search = self._search.also(argv, here)
+        if search.roots != self._search.roots:
+            self._walk_at, self._has_walked = 0.0, False
+        self._search = search
+
+    def _may_be_a_step(self, path: str) -> bool:
+        return any(True for _ in self._search.steps_in(path))
+
+    def _better_than(self, present: SavePlace) -> Path | None:
+        """Returns the directory of this job that takes the place of the `present` one: of several,
+        one whose steps rise, then the one with the lowest step, then the one nearest to the root,
+        then by name, so that the answer does not depend on the order of the system's lists."""
+        better: list[tuple[bool, int, int, Path]] = []
+        written = self._written.copy()  # the main loop adds to it meanwhile
+        named = {root for root in self._search.roots if not self._is_shared(root)}
+        directories = {directory for directory, _ in written} | self._made.copy() | named
+        for each in directories | self._walked:
+            self._changes.watch(each)
+            place = self._committing(each)
+            if place is None or place.newest is None:
+                continue
+            self._others[each] = step = place.newest
+            if place.above is not None and present.has_steps:
+                continue  # the higher one is not this job's, and must not replace what is
+            if present.newest is None or place.rises or step < present.newest:
+                better.append((not place.rises, step, len(each.parts), each))
+        if not better:
+            self._better_since = None
+            return None
+        return min(better)[-1]
+
+    def _committing(self, directory: Path) -> SavePlace | None:
+        """Returns what is seen of another directory than the present one; None: it is not this
+        job's, or cannot be read now."""
+        if _is_same(directory, self._current):
+            return None
+        try:
+            place = self._seen(directory)
+        except OSError:
+            return None
+        is_ours = place.newest is not None and not _is_of_another_job(
+            directory, self._search.model_dir
+        )
+        return place if is_ours else None
+
+    def _seen(self, directory: Path) -> SavePlace:
+        """Returns what is seen of a directory now.
+
+        Raises:
+            OSError: it cannot be read now.
+        """
+        place = self._places.get(directory)
+        if place is None:
+            is_made_since = self._has_walked and directory in self._walked
+            there = () if is_made_since else self._entries_of(directory)
+            self._old_kinds[directory] = frozenset(self._kinds_before(directory))
+            place = self._places[directory] = SavePlace(there, self._search.began)
+        place.look(self._counting(directory), self._own.copy(), time.time())
+        return place
+
+    def _entries_of(self, directory: Path) -> frozenset[str]:
+        try:
+            with os.scandir(directory) as entries:
+                return frozenset(each.name for each in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return frozenset()
+
+    def _kinds_before(self, directory: Path) -> Iterator[str]:
+        """Yields the kinds of the names in a directory that are from before the attempt."""
+        for _, path in step_entries(directory):
+            with suppress(FileNotFoundError):
+                if path.lstat().st_mtime < self._search.began - 1.0:
+                    yield kind_of(path.name)
+
+    def _counting(self, directory: Path) -> Iterator[tuple[int, Path]]:
+        """Yields the committed steps of a directory that may count, highest first. In the directory
+        that is known all of them count."""
+        is_known = directory == self._search.known
+        steps = self._steps(directory, self._names_in(directory), self._closed)
+        for step, path in islice(steps, _MAX_STEPS):
+            if is_known or self._may_count(directory, step, path):
+                yield step, path
+
+    def _may_count(self, directory: Path, step: int, place: Path) -> bool:
+        """Whether the name of a committed step tells that it is one (`telling_names`), and that it
+        is this job's, where others write too.
+
+        Raises:
+            OSError: it cannot be read now.
+        """
+        search, kind = self._search, kind_of(place.name)
+        if directory in search.shared and (directory, kind) not in self._written:
+            return False
+        if self._is_only_made(directory) and kind in self._old_kinds.get(directory, ()):
+            return False  # nobody knows who saves them: another job may
+        if search.has_own_layout:
+            return True
+        is_marked = is_committed(place, posix=is_posix(place))
+        return may_be_a_step(place, step, is_marked=is_marked, now=time.time())
+
+    def _is_only_made(self, directory: Path) -> bool:
+        """Whether all that is known of a directory is that the attempt makes it, if it is not
+        there yet."""
+        is_known = directory in self._walked or directory == self._search.known
+        return (
+            directory in self._made
+            and not is_known
+            and not any(place == directory for place, _ in self._written.copy())
+        )
+
+    def _is_shared(self, root: Path) -> bool:
+        """Whether others write in a folder too; it may lead there by a link."""
+        return Path(os.path.realpath(root)) in self._search.shared
+
+    def _walk(self) -> bool:
+        """Search all folders for directories with steps whose place proves that they are this
+        job's. Returns whether all folders were seen."""
+        self._walk_pause = _WALKS.after(self._walk_pause, changed=False)
+        began = time.monotonic()
+        self._walk_at = began + self._walk_pause
+        search, most = self._search, 0
+        for root in search.roots:
+            if self._is_shared(root):
+                continue
+            entries = [*entries_below((root,), _MAX_ENTRIES, began + _MAX_WALK)]
+            most = max(most, len(entries))
+            self._walked.update(
+                entry.parent
+                for entry in entries
+                if search.step_of(entry.name) is not None and search.proves(entry.parent)
+            )
+        return most < _MAX_ENTRIES and time.monotonic() - began < _MAX_WALK
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _is_of_another_job(directory: Path, model_dir: Path) -> bool:
+    """Whether `directory` is below the model_dir of another job, which has a journal."""
+    ours = os.path.realpath(model_dir)
+    for each in (directory, *directory.parents):
+        if os.path.realpath(each) == ours:
+            return False
+        try:
+            if (each / JOURNAL).exists():
+                return True
+        except OSError:  # it cannot be read, and says nothing about whose it is
+            return True
+    return False

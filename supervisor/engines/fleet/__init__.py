@@ -1,0 +1,1 @@
+"""Worker groups over many hosts: one agent per host runs its ranks, the leader decides."""

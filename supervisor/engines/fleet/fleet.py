@@ -1,0 +1,185 @@
+"""The hosts of a fleet: who is ready, who is lost, and since when nothing of a host can live.
+
+No I/O and no clock: every time is passed in, as seconds on the leader's clock. So the simulation
+drives it as the engine does.
+
+**The fence, seen by the leader.** An agent's ranks die `lost_after` after the agent sent the last
+question that was answered. The leader answered after that: so `lost_after` after the leader's last
+answer the ranks are dead or dying (`dead_at`), and `MARGIN` later they are gone (`safe_at`). What
+the cluster says of a node starts waiting and replacing. It proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+
+from supervisor.engines.fleet.fleet_messages import Hello, Question
+from supervisor.engines.fleet.transport import Node
+
+MARGIN = 1.0
+"""Seconds from an agent's deadline until its guard has certainly killed all ranks, with what the
+clocks of two hosts differ in speed."""
+_MAX_UNANSWERED = 2
+"""An agent with so many unanswered questions, beside the present one, hears us."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """An agent, and what the leader knows of it."""
+
+    agent: str
+    node: Node
+    answered_at: float
+    """When the leader last answered it; before the first answer, when the leader began: an earlier
+    leader may have answered until then."""
+    is_placed: bool = False
+    machine: str = ""
+    """Its machine: boot id and pid namespace; empty: it has not introduced itself."""
+    problem: str = ""
+    """Why it cannot be used, for people; empty: it can."""
+    asked_at: float | None = None
+    """When its last question came."""
+    hears: bool = False
+    """Whether its last question showed that our answers reach it."""
+    lost: str = ""
+    """Why the transport has lost it; empty: it has not."""
+
+    def questioned(self, question: Question, at: float) -> HostState:
+        """Returns the host after a question that is answered at the time `at`."""
+        waits = question.number - question.answered - 1
+        hears = question.answered > 0 and waits <= _MAX_UNANSWERED
+        return replace(self, asked_at=at, answered_at=at, hears=hears)
+
+    def dead_at(self, lost_after: float) -> float:
+        """Returns the time at which its guard kills what runs, unless it is answered again."""
+        return self.answered_at + lost_after
+
+    def safe_at(self, lost_after: float) -> float:
+        """Returns the time from which nothing that it has started can live."""
+        return self.dead_at(lost_after) + MARGIN
+
+    def is_ready(self, at: float, lost_after: float) -> bool:
+        """Whether ranks can be started on it."""
+        is_usable = self.is_placed and self.machine and not self.problem and not self.lost
+        is_heard = self.asked_at is not None and at - self.asked_at < lost_after
+        return bool(is_usable and self.hears and is_heard)
+
+    def why_not_ready(self, at: float, lost_after: float) -> str:
+        """Returns why ranks cannot be started on it, for people."""
+        if self.lost:
+            return f"its agent is lost: {self.lost}"
+        if self.problem:
+            return self.problem
+        if self.asked_at is None:
+            return "its agent has not started yet"
+        if at - self.asked_at >= lost_after:
+            return f"its agent was not heard for {at - self.asked_at:.0f} s"
+        return "its agent does not hear this supervisor"
+
+
+@dataclass(slots=True)
+class Fleet:
+    """All agents of a job, and the nodes that the cluster shows."""
+
+    lost_after: float
+    began: float
+    """When this leader began; later, if answers of the leader before may hold for longer."""
+    wanted: int
+    """How many hosts are to have an agent: those of the full rung, and the spares."""
+    hosts: dict[str, HostState] = field(default_factory=dict)
+    """By agent; also the lost ones, until nothing of theirs can live."""
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+    def seen(self, nodes: Iterable[Node]) -> None:
+        """These nodes are alive, and no others."""
+        self.nodes = {node.id: node for node in nodes}
+        for agent, host in self.hosts.items():
+            if host.node.id in self.nodes:
+                self.hosts[agent] = replace(host, node=self.nodes[host.node.id])
+
+    def to_place(self) -> tuple[Node, ...]:
+        """Returns the nodes that need an agent: those that have none, while too few have one.
+
+        Nodes that are about to go come last, and those with an agent that does not answer any more
+        have one: it may come back.
+        """
+        taken = {host.node.id for host in self.hosts.values() if not host.lost}
+        usable = sum(not (host.lost or host.problem) for host in self.hosts.values())
+        free = [node for name, node in self.nodes.items() if name not in taken]
+        free.sort(key=lambda node: bool(node.draining))
+        return tuple(free[: max(0, self.wanted - usable)])
+
+    def asked_for(self, agent: str, node: Node) -> None:
+        """An agent is to be placed on the node."""
+        self.hosts[agent] = HostState(agent, node, self.began)
+
+    def placed(self, agent: str, node: str) -> None:
+        """An agent runs; perhaps an earlier leader has placed it."""
+        where = self.nodes.get(node, Node(node, ""))
+        host = self.hosts.get(agent, HostState(agent, where, self.began))
+        self.hosts[agent] = replace(host, is_placed=True)
+
+    def introduced(self, agent: str, hello: Hello, problem: str) -> None:
+        """An agent has introduced itself; `problem` says why it cannot be used (empty: it can)."""
+        machine = f"{hello.host.boot}/{hello.host.namespace}"
+        others = (host for name, host in self.hosts.items() if name != agent and not host.lost)
+        twin = next((host for host in others if host.machine == machine), None)
+        if twin is not None and not problem:
+            problem = f"its machine ({hello.host.host}) has another agent: {twin.node.id}"
+        self.hosts[agent] = replace(self.hosts[agent], machine=machine, problem=problem)
+
+    def questioned(self, agent: str, question: Question, at: float) -> None:
+        """An agent's question came, and is answered at once."""
+        self.hosts[agent] = self.hosts[agent].questioned(question, at)
+
+    def lost(self, agent: str, why: str) -> None:
+        """The transport has lost an agent."""
+        if agent in self.hosts:
+            self.hosts[agent] = replace(self.hosts[agent], lost=why or "no reason is known")
+
+    def forget(self, at: float, used: Collection[str]) -> None:
+        """Forget the lost agents of which nothing can live, except `used`."""
+        for agent, host in list(self.hosts.items()):
+            if host.lost and agent not in used and at >= host.safe_at(self.lost_after):
+                del self.hosts[agent]
+
+    def ready(self, at: float) -> tuple[HostState, ...]:
+        """Returns the hosts on which ranks can be started."""
+        hosts = self.hosts.values()
+        return tuple(host for host in hosts if host.is_ready(at, self.lost_after))
+
+    def of_node(self, node: str) -> HostState | None:
+        """Returns the host of a node: the agent that is not lost, if there is one."""
+        found = [host for host in self.hosts.values() if host.node.id == node]
+        return min(found, key=lambda host: bool(host.lost), default=None)
+
+    def choose(self, size: int, before: Collection[str], at: float) -> tuple[HostState, ...]:
+        """Returns `size` ready hosts, or all if there are fewer: previous members first.
+
+        `before` has the nodes of the last attempt by rank: a host that stays keeps its place in the
+        order.
+        """
+        order = {node: place for place, node in enumerate(before)}
+        ready = sorted(
+            self.ready(at),
+            key=lambda host: (
+                bool(host.node.draining),
+                order.get(host.node.id, len(order)),
+                host.node.slice,
+                host.node.place_in_slice or 0,
+                host.node.id,
+            ),
+        )
+        return tuple(ready[:size])
+
+
+def in_order(nodes: Collection[str], before: Collection[str]) -> tuple[str, ...]:
+    """Returns `nodes` in the order of their ranks: who stays keeps the rank that it had, as far as
+    there are so many ranks, and the others take what is left."""
+    places: list[str | None] = [None] * len(nodes)
+    for place, node in enumerate(before):
+        if node in nodes and place < len(places):
+            places[place] = node
+    left = iter([node for node in nodes if node not in places])
+    return tuple(node if node is not None else next(left) for node in places)

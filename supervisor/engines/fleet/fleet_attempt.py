@@ -1,0 +1,167 @@
+"""An attempt on many hosts: the agents' reports, added up to what one group of workers would be.
+
+No I/O and no clock: see `fleet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
+from supervisor.engines.fleet.fleet_messages import (
+    MAX_SUSPECTS,
+    Gone,
+    GroupSeen,
+    NotStarted,
+    Observed,
+    RankDigest,
+    RankEnd,
+    Started,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEnd:
+    """A rank's end."""
+
+    exit: WorkerExit
+    at: float
+    """When it ended, on the leader's clock."""
+    host_lost: bool = False
+    """Whether it ended because its host was lost, or cut off: the fence killed it."""
+
+
+@dataclass(slots=True)
+class FleetAttempt:
+    """The reports on one attempt."""
+
+    number: int
+    agents: tuple[str, ...]
+    """The agent of each rank."""
+    started: dict[str, Started] = field(default_factory=dict)
+    not_started: dict[str, Failure] = field(default_factory=dict)
+    ends: dict[int, SeenEnd] = field(default_factory=dict)
+    """By rank, in the order in which they were heard of."""
+    survivors: dict[str, tuple[Survivor, ...]] = field(default_factory=dict)
+    gone: dict[str, Gone] = field(default_factory=dict)
+    """The agents that have confirmed that nothing of theirs lives."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """The agents that were lost while their ranks lived, each with the reason."""
+
+    def ranks_of(self, agent: str) -> tuple[int, ...]:
+        """Returns the ranks of an agent."""
+        return tuple(rank for rank, each in enumerate(self.agents) if each == agent)
+
+    # --- reports ----------------------------------------------------------------------------
+
+    def note_started(self, agent: str, report: Started) -> None:
+        """The ranks of an agent run."""
+        if agent in self.agents:
+            self.started.setdefault(agent, report)
+
+    def note_not_started(self, agent: str, report: NotStarted) -> None:
+        """The ranks of an agent could not be started, and nothing of them lives."""
+        if agent in self.agents:
+            self.not_started.setdefault(agent, report.failure)
+            self.gone.setdefault(agent, Gone(report.attempt, (), GroupSeen()))
+
+    def note_observed(self, agent: str, report: Observed, at: float) -> bool:
+        """An agent looked at its ranks. Returns whether any end is news."""
+        if agent in self.agents:
+            self.survivors[agent] = report.survivors
+        return self._note_ends(agent, report.ends, at)
+
+    def note_gone(self, agent: str, report: Gone, at: float) -> bool:
+        """Nothing of the attempt lives on an agent's host. Returns whether any end is news."""
+        if agent not in self.agents:
+            return False
+        if not self.gone.get(agent, Gone(0, (), GroupSeen())).ranks:
+            self.gone[agent] = report
+        self.survivors[agent] = ()
+        news = self._note_ends(agent, [each.end for each in report.ranks], at)
+        for rank in self.ranks_of(agent):  # it was killed before it started them, or was replaced
+            if rank not in self.ends:
+                killed = WorkerExit(rank, signal="SIGKILL")
+                self.ends[rank] = SeenEnd(killed, at, host_lost=agent in self.started)
+                news = True
+        return news
+
+    def note_lost(self, agent: str, why: str, at: float) -> bool:
+        """The agent's host is lost: its ranks are dead, or die by the fence. Returns whether any
+        end is news."""
+        left = [rank for rank in self.ranks_of(agent) if rank not in self.ends]
+        if left or agent not in self.gone:
+            self.lost.setdefault(agent, why)
+        for rank in left:
+            self.ends[rank] = SeenEnd(WorkerExit(rank, signal="SIGKILL"), at, host_lost=True)
+        return bool(left)
+
+    def note_earlier(self, ended: WorkerExit, at: float) -> None:
+        """A rank of an attempt that an earlier leader has started had ended like this."""
+        self.ends.setdefault(ended.rank, SeenEnd(ended, at))
+
+    def _note_ends(self, agent: str, ends: Sequence[RankEnd], at: float) -> bool:
+        news = False
+        for end in ends:
+            rank = end.exit.rank
+            if rank in self.ranks_of(agent) and rank not in self.ends:
+                self.ends[rank] = SeenEnd(end.exit, at - end.ago, host_lost=end.fenced)
+                news = True
+        return news
+
+    # --- what follows -----------------------------------------------------------------------
+
+    @property
+    def all_started(self) -> bool:
+        """Whether every rank runs, or has run."""
+        return all(agent in self.started for agent in self.agents)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The pid of each rank on its host; 0: not known."""
+        found = []
+        for rank, agent in enumerate(self.agents):
+            report = self.started.get(agent)
+            place = self.ranks_of(agent).index(rank)
+            found.append(report.pids[place] if report and place < len(report.pids) else 0)
+        return tuple(found)
+
+    @property
+    def exits(self) -> tuple[WorkerExit, ...]:
+        """The exits so far, in the order in which they were heard of."""
+        return tuple(end.exit for end in self.ends.values())
+
+    @property
+    def exits_by_time(self) -> tuple[WorkerExit, ...]:
+        """The exits in the order in which the ranks ended, as far as the hosts can tell."""
+        ends = sorted(self.ends.values(), key=lambda end: (end.at, end.exit.rank))
+        return tuple(end.exit for end in ends)
+
+    def is_over(self, safe: Collection[str]) -> bool:
+        """Whether nothing of the attempt lives: each agent has confirmed it, or is among `safe`,
+        those of which nothing can live."""
+        return all(agent in self.gone or agent in safe for agent in self.agents)
+
+    @property
+    def digests(self) -> Mapping[int, RankDigest]:
+        """The digest of each rank of which there is one."""
+        return {each.end.exit.rank: each for report in self.gone.values() for each in report.ranks}
+
+    def suspects(self) -> dict[str, tuple[int, ...]]:
+        """Returns the ranks that may have the root cause, by the agents that know more of them: the
+        first that ended by themselves, or left a failure record."""
+        digests = self.digests
+        order = sorted(
+            (rank for rank in digests if rank in self.ends),
+            key=lambda rank: (
+                not (digests[rank].ended_before_kill or digests[rank].has_record),
+                self.ends[rank].at,
+                rank,
+            ),
+        )
+        found: dict[str, tuple[int, ...]] = {}
+        for rank in order[:MAX_SUSPECTS]:
+            agent = self.agents[rank]
+            found[agent] = (*found.get(agent, ()), rank)
+        return found

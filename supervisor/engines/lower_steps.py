@@ -1,0 +1,127 @@
+"""Finds what an attempt commits below the newest step of its directory.
+
+As a rule only the newest step matters. But a base model of step 50000 may lie where the program
+saves its steps 100, 200 and so on. So a lower step is told too if it is certain that the attempt
+made it: it was not there when the attempt began, and it was committed after the newest one. What
+follows from it, the core decides (`core.budget`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from supervisor.protocol.committed import (
+    OwnNames,
+    Proof,
+    committed_at,
+    is_committed,
+    step_entries,
+)
+from supervisor.protocol.this_machine import is_posix
+
+_MAX_FILES = 1000
+"""The most files of a step whose time stamps are read."""
+_GRANULARITY = 1.0
+"""Seconds by which the time stamp of a file may be too early: file systems round it down."""
+
+
+class LowerSteps:
+    """The steps of one directory that an attempt commits below the newest one. Safe in any
+    thread."""
+
+    def __init__(self, directory: Path, own: OwnNames | None, began: float) -> None:
+        """The attempt began at the Unix time `began`. With `own`, only steps of its layout are
+        looked at."""
+        self._directory = directory
+        self._own = own
+        self._began = began
+        self._lock = threading.Lock()
+        self._newest: int | None = None
+        self._settled: set[str] | None = None
+        """The names that need no look any more; None: the first look is still to come."""
+
+    def look(self, newest: int | None, proven: Proof) -> int | None:
+        """Returns the highest step below `newest` that the attempt has committed since the last
+        look; None: there is none, or `newest` is news itself, and is to be told first.
+
+        Raises:
+            OSError: the directory cannot be read now.
+        """
+        with self._lock:
+            is_news, self._newest = newest != self._newest, newest
+            if newest is None or is_news:
+                return None
+            return self._latest(newest, proven)
+
+    def last_look(self, newest: int | None, proven: Proof) -> tuple[int, ...]:
+        """Returns what is left to tell when the attempt is over: `newest`, and a step below it that
+        the attempt has committed; empty: there is no such step.
+
+        Raises:
+            OSError: the directory cannot be read now.
+        """
+        with self._lock:
+            lower = self._latest(newest, proven) if newest is not None else None
+            return () if newest is None or lower is None else (newest, lower)
+
+    def _latest(self, newest: int, proven: Proof) -> int | None:
+        """Returns the highest new step below `newest` that was committed after it."""
+        entries = step_entries(self._directory, self._own)
+        if self._settled is None:
+            self._settled = self._old(path for _, path in entries)
+        posix = is_posix(self._directory)
+        found: int | None = None
+        lower = [(step, path) for step, path in entries if step < newest]
+        try:
+            above = (path for step, path in entries if step == newest)
+            since = max(map(commit_time, above), default=0.0)
+            for step, path in lower:
+                if path.name in self._settled:
+                    continue
+                if is_committed(path, posix=posix, proven=proven, own=self._own):
+                    self._settled.add(path.name)
+                    if found is None and commit_time(path) > since:
+                        found = step
+        except (FileNotFoundError, NotADirectoryError):  # the program has just removed one
+            pass
+        return found
+
+    def _old(self, steps: Iterable[Path]) -> set[str]:
+        """Returns the names of those `steps` that were there before the attempt began."""
+        found: set[str] = set()
+        for path in steps:
+            with suppress(FileNotFoundError):  # it has just been removed
+                if path.lstat().st_mtime < self._began - _GRANULARITY:
+                    found.add(path.name)
+        return found
+
+
+def commit_time(place: Path) -> float:
+    """Returns the Unix time at which a step was committed: by its metadata, which a copy keeps, or
+    else by its files.
+
+    Raises:
+        OSError: it cannot be read now.
+    """
+    told = committed_at(place)
+    return file_time(place) if told is None else told / 1e9
+
+
+def file_time(place: Path) -> float:
+    """Returns the latest time stamp of the files of a step.
+
+    Raises:
+        OSError: they cannot be read now.
+    """
+    times = [place.lstat().st_mtime]
+    if place.is_dir():
+        with os.scandir(place) as entries:
+            times += [
+                each.stat(follow_symlinks=False).st_mtime for each in islice(entries, _MAX_FILES)
+            ]
+    return max(times)

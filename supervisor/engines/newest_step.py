@@ -1,0 +1,57 @@
+"""Looks for the newest steps of a phase, for an engine: a place that fails is told, not raised."""
+
+from __future__ import annotations
+
+from supervisor.config.plan import PhasePlan
+from supervisor.engines.host_port import HostFiles
+from supervisor.host.notice import Notice, Tell
+
+
+def newest_told(
+    files: HostFiles, plan: PhasePlan, tell: Tell, *, closed: bool = False
+) -> int | None:
+    """Returns the newest committed step of the plan; None: there is none, or the place cannot be
+    read, which `tell` gets. `closed`: see `HostFiles.newest_checkpoint`."""
+    place = plan.checkpoint_dir
+    try:
+        return files.newest_checkpoint(place, plan.own_layout, closed=closed)
+    except OSError as error:
+        tell(
+            Notice(
+                "place-unreadable",
+                f"{place} cannot be read: {error.strerror or error}",
+                place=str(place),
+                reason=error.strerror,
+            )
+        )
+        return None
+
+
+def steps_left(
+    files: HostFiles, plan: PhasePlan, tell: Tell, *, closed: bool, all_exited: bool
+) -> tuple[int | None, int | None]:
+    """Returns the newest committed step at the end of an attempt, and `WorkersGone.unproven`.
+
+    A place that cannot be read is asked once: it may hang. Unless the workers `all_exited` with
+    code 0, `tell` also gets a newest step that is not complete: many a program takes the newest
+    file, and fails on this one until somebody moves it away. We do not: it is not ours.
+    """
+    failed: list[Notice] = []
+    committed = newest_told(files, plan, failed.append, closed=closed)
+    if failed or not plan.is_command:
+        for told in failed:
+            tell(told)
+        return committed, None
+    place, own = plan.checkpoint_dir, plan.own_layout
+    try:
+        unproven = files.unproven_step(place, own, committed)
+        torn = None if all_exited else files.torn_step(place, own, committed)
+    except OSError:  # it could be read a moment ago, and is asked again by the next attempt
+        return committed, None
+    if torn is not None:
+        text = (
+            f"{torn} is not complete: it was being written, or the disk was full. If the program "
+            "fails when it loads it, move it aside and run the same command again"
+        )
+        tell(Notice("checkpoint-incomplete", text, place=str(torn)))
+    return committed, unproven

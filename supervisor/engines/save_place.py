@@ -1,0 +1,90 @@
+"""What an attempt has committed in one directory.
+
+A step is new if its name was not there when the attempt began. Its time stamps must agree, but only
+roughly then, because the clock of a file server may be behind or ahead; a copy keeps old ones. Of a
+name that was there, or where nobody looked in time, the time stamps alone decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from supervisor.engines.lower_steps import file_time
+from supervisor.protocol.committed import committed_at
+
+_GRANULARITY = 1.0
+"""Seconds by which a time stamp of whole seconds may be too early: the file system rounds it
+down."""
+_TICK = 0.02
+"""Seconds by which any other may be too early: the kernel takes the time of its last tick."""
+_FUTURE = 60.0
+"""Seconds from now after which a time stamp is of a clock that was wrong."""
+_SKEW = 600.0
+"""Seconds by which the clock of a file server may differ from ours."""
+
+
+class SavePlace:
+    """A directory, the steps that were there, and those that the attempt has committed."""
+
+    def __init__(self, there: Collection[str], began: float) -> None:
+        """`there` are the names in it when the attempt began, or as soon after as anybody looked.
+        The attempt began at the Unix time `began`."""
+        self._there = there
+        self._began = began
+        self._lowest: int | None = None
+        """The lowest step that was the newest one of the attempt when it was looked at."""
+        self.newest: int | None = None
+        """The newest step that the attempt has committed; None: it has committed none."""
+        self.before: int | None = None
+        """The highest step that was there before; None: there was none."""
+        self.rises = False
+        """Whether the newest step of the attempt was seen to rise, or is above one that was there
+        before. A base model stays alone; if it is deleted, the steps after it count from the next
+        one."""
+
+    def look(self, steps: Iterable[tuple[int, Path]], own: Collection[Path], now: float) -> None:
+        """Take in committed `steps`, highest first. The attempt has written `own`, whatever was
+        there. `now` is the Unix time.
+
+        Raises:
+            OSError: a step cannot be read now.
+        """
+        new: int | None = None
+        for step, path in steps:
+            is_new = self._is_new(path, own, now)
+            if not is_new:
+                self.before = step if self.before is None else max(step, self.before)
+            if new is not None:  # this one only tells whether anything was there before
+                break
+            if is_new:
+                new = step
+        if new is None:
+            return
+        self._lowest = new if self._lowest is None else min(self._lowest, new)
+        self.newest = new
+        self.rises |= new > self._lowest or (self.before is not None and new > self.before)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether anything is committed there."""
+        return self.newest is not None or self.before is not None
+
+    @property
+    def above(self) -> int | None:
+        """The step that was there before and is higher than all new ones; None: there is none."""
+        if self.newest is None or self.before is None or self.before <= self.newest:
+            return None
+        return self.before
+
+    def _is_new(self, path: Path, own: Collection[Path], now: float) -> bool:
+        told = committed_at(path)
+        at = file_time(path) if told is None else told / 1e9
+        is_named_new = told is None and (path.name not in self._there or path in own)
+        early, late = (_SKEW, _SKEW) if is_named_new else (_rounding(at), _FUTURE)
+        return self._began - early <= at <= now + late
+
+
+def _rounding(at: float) -> float:
+    """Returns the seconds by which the time stamp `at` may be too early."""
+    return _GRANULARITY if at.is_integer() else _TICK

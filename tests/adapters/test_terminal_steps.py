@@ -1,0 +1,64 @@
+"""The panel of the live view shows a recognised step, and none once it was dropped."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import pytest
+
+from supervisor.adapters.telling.terminal import TerminalView
+from supervisor.core.events import (
+    Event,
+    PhaseBegun,
+    SupervisorStarted,
+    WorkerReported,
+    WorkersStarted,
+)
+from supervisor.core.machine import step
+from supervisor.core.state import JobState
+from supervisor.ports import Transition
+from supervisor.protocol.messages import Message, StepMessage, StepsDroppedMessage
+from tests.adapters.test_hostile_worker import PLAN, POLICY, Ticking
+
+WALL = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def panel(*messages: Message) -> str:
+    """What is left on the screen after these reports."""
+    read_end, write_end = os.pipe()
+    view = TerminalView([PLAN], POLICY, Ticking(), pytest.fail, write_end)
+    state = JobState()
+    reports = (WorkerReported(1.0 + at, 1, 0, message) for at, message in enumerate(messages))
+    events: list[Event] = [
+        SupervisorStarted(0.0, "job", POLICY, None),
+        PhaseBegun(0.0, 0, "phase", None),
+        WorkersStarted(0.0, 1, (7,)),
+        *reports,
+    ]
+    for event in events:
+        before = state
+        state, decisions = step(before, event, POLICY)
+        view.observe(Transition(event, before, state, decisions, WALL))
+    view.line("[main] anything")  # the panel is drawn with the next line
+    view.close()
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as shown:
+        return shown.read().decode()
+
+
+def recognised(number: int) -> StepMessage:
+    return StepMessage(number, {"loss": 0.625}, in_output=True, recognised=True)
+
+
+def test_a_recognised_step_is_shown_with_loss_and_rate() -> None:
+    shown = panel(recognised(4321), recognised(4325))
+    assert "4325" in shown
+    assert "0.6250" in shown
+    assert "4.00" in shown
+
+
+def test_a_step_that_was_dropped_is_not() -> None:
+    shown = panel(recognised(4321), recognised(4325), StepsDroppedMessage())
+    assert "4325" not in shown
+    assert "0.6250" not in shown

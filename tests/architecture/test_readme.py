@@ -1,0 +1,34 @@
+"""The README is short, and its links lead somewhere. (Sphinx checks those of docs/.)"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+LINKS = sorted({*re.findall(r"\]\(([^)\s]+)\)", TEXT), *re.findall(r"^\[.+\]: (\S+)$", TEXT, re.M)})
+
+
+def test_it_is_read_in_a_few_minutes() -> None:
+    assert README.stat().st_size <= 10_000
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_link_leads_to_a_file_and_a_heading(link: str) -> None:
+    name, _, heading = link.partition("#")
+    assert (ROOT / name).is_file()
+    if heading:
+        titles = re.findall(r"^#+ (.*)$", (ROOT / name).read_text(encoding="utf-8"), re.M)
+        assert heading in {
+            re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles
+        }
+
+
+def test_every_name_in_brackets_has_its_link() -> None:
+    prose = re.sub(r"(```|`).*?\1", "", TEXT, flags=re.S)
+    used = set(re.findall(r"\[([^\]]+)\](?![(:])", prose))
+    assert used == set(re.findall(r"^\[(.+)\]: ", TEXT, re.M))

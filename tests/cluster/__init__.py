@@ -1,0 +1,1 @@
+"""Jobs on several hosts: network namespaces with a real Ray; see `hosts`."""

@@ -1,0 +1,293 @@
+"""The directory that was found is kept through restarts, and given to everybody who looks there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.core.budget import Budget
+from supervisor.core.decisions import BeginPhase, Decision, KillWorkers, StartWorkers
+from supervisor.core.events import (
+    CheckpointCommitted,
+    CheckpointsFound,
+    SupervisorStarted,
+    WorkersGone,
+)
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.core.state import Status
+from supervisor.diagnosis.failure import WorkerExit
+from supervisor.diagnosis.success import Success
+from tests.core.history import FATAL, RETRY, History, policy, started
+
+FINDS = policy(PhasePolicy("only", 2, 2, Success(step=100), finds_checkpoints=True))
+UNPROVEN = policy(PhasePolicy("only", 2, 2, Success(), finds_checkpoints=True))
+ACTOR = "/out/checkpoints/actor"
+
+
+def finds(history: History, directory: str = ACTOR, phase: int = 0) -> tuple[Decision, ...]:
+    return history.happens(CheckpointsFound(history.now, phase, directory))
+
+
+def job(given: RestartPolicy = FINDS) -> History:
+    history = started(given)
+    history.runs()
+    return history
+
+
+def test_the_last_scan_and_the_next_attempt_look_where_it_was_found() -> None:
+    history = job()
+    assert finds(history) == ()
+    (kill,) = history.ends(WorkerExit(0, signal="SIGKILL"))
+    (start,) = history.gone(committed=5)
+    assert isinstance(kill, KillWorkers)
+    assert isinstance(start, StartWorkers)
+    assert kill.checkpoints == start.checkpoints == ACTOR
+
+
+def test_it_is_told_once() -> None:
+    history = job()
+    finds(history)
+    (line,) = history.told
+    assert line.event == "checkpoints-found"
+    assert line.keys == {"attempt": 1, "place": ACTOR}
+    finds(history)
+    assert not history.told
+
+
+def test_another_directory_lowers_no_highest_step() -> None:
+    history = job()
+    finds(history)
+    history.commits(50)
+    finds(history, "/out/version_1/checkpoints")
+    history.commits(7)
+    assert history.state.checkpoints == "/out/version_1/checkpoints"
+    assert history.state.budget.highest == 50
+
+
+def test_without_a_need_to_find_it_nothing_changes() -> None:
+    history = job(policy())
+    finds(history)
+    assert history.state.checkpoints is None
+    other = job()
+    finds(other, phase=1)
+    assert other.state.checkpoints is None
+
+
+def test_the_next_supervisor_knows_it_until_the_config_names_one() -> None:
+    history = job()
+    finds(history)
+    history.starts(5)
+    assert history.state.checkpoints == ACTOR
+    named = replace(FINDS.phases[0], finds_checkpoints=False)
+    history.policy = policy(named)
+    history.happens(SupervisorStarted(history.now, "job", history.policy, 5))
+    assert history.state.checkpoints is None
+
+
+def test_a_job_that_failed_for_good_begins_again_where_its_checkpoints_are() -> None:
+    history = job()
+    finds(history)
+    history.ends(WorkerExit(0, code=1))
+    history.gone(replace(FATAL, certain=True))
+    started_again = SupervisorStarted(history.now, "job", FINDS, 5)
+    (begin,) = history.happens(started_again)
+    assert isinstance(begin, BeginPhase)
+    assert begin.checkpoints == ACTOR
+
+
+def test_the_next_phase_has_a_directory_of_its_own() -> None:
+    phase = PhasePolicy("one", 1, 1, Success(), finds_checkpoints=True)
+    history = job(policy(phase, replace(phase, name="two")))
+    finds(history)
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None)
+    assert history.state.phase == 1
+    assert history.state.checkpoints is None
+
+
+def begun_anew(given: RestartPolicy = UNPROVEN) -> History:
+    """A job that has succeeded by its exit code alone, with step 50 in ACTOR, and is run again."""
+    history = job(given)
+    finds(history)
+    history.commits(50)
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None, committed=50)
+    history.happens(SupervisorStarted(history.now, "job", given, 50, once=False))
+    return history
+
+
+def test_a_job_that_begins_anew_knows_where_its_checkpoints_are() -> None:
+    history = begun_anew()
+    begin = history.decided[-1]
+    assert isinstance(begin, BeginPhase)
+    assert begin.checkpoints == ACTOR
+    assert history.state.budget == Budget(), "the counts begin anew"
+    (start,) = history.begins(committed=50)
+    assert isinstance(start, StartWorkers)
+    assert start.checkpoints == ACTOR
+    assert history.state.newest == 50
+    history.fails()
+    history.commits(50)
+    assert history.state.budget.restarts == 1, "what was there before is no progress"
+    history.commits(51)
+    assert history.state.budget == Budget(highest=51, total=1, first=50)
+
+
+def test_a_directory_of_a_later_phase_is_not_that_of_the_first() -> None:
+    phase = UNPROVEN.phases[0]
+    given = policy(phase, replace(phase, name="two"))
+    history = job(given)
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None)
+    history.begins()
+    history.runs()
+    finds(history, phase=1)
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None, committed=5)
+    (begin,) = history.happens(SupervisorStarted(history.now, "job", given, 5, once=False))
+    assert isinstance(begin, BeginPhase)
+    assert (begin.phase, begin.checkpoints) == (0, None)
+
+
+def test_a_later_run_knows_the_directories_of_all_phases() -> None:
+    phase = UNPROVEN.phases[0]
+    history = job(policy(phase, replace(phase, name="two")))
+    finds(history)
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None, committed=5)
+    assert history.state.checkpoints is None
+    history.begins()
+    history.runs()
+    finds(history, "/out/two", phase=1)
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None, committed=5)
+    (begin,) = history.happens(SupervisorStarted(history.now, "job", history.policy, 5, once=False))
+    assert isinstance(begin, BeginPhase)
+    assert (begin.phase, begin.checkpoints) == (0, ACTOR)
+    history.begins(committed=5)
+    assert history.state.checkpoints_of(1) == "/out/two"
+    history.succeeds()
+    begin = history.decided[-1]
+    assert isinstance(begin, BeginPhase)
+    assert (begin.phase, begin.checkpoints) == (1, "/out/two")
+
+
+def test_a_rerun_that_begins_again_in_another_folder_makes_progress() -> None:
+    history = begun_anew()
+    history.begins(committed=50)
+    for step in (10, 20, 30):
+        history.runs()
+        finds(history, "/out/version_1")
+        commits_new(history, step)
+        history.ends(WorkerExit(0, signal="SIGKILL"))
+        history.gone(committed=step)
+        assert history.state.budget.restarts == 1
+        if history.state.backoff is not None:
+            history.waits()
+    assert history.state.newest == 30
+
+
+def test_a_program_that_begins_again_in_a_new_folder_each_time_makes_no_progress() -> None:
+    history = job()
+    for number in range(1, 4):
+        finds(history, f"/out/version_{number}")
+        commits_new(history, 10)
+        history.ends(WorkerExit(0, signal="SIGKILL"))
+        history.gone(committed=10)
+        if history.finish is not None:
+            break
+        if history.state.backoff is not None:
+            history.waits()
+        history.runs()
+    assert history.finish is not None
+    assert history.finish.exit_code is ExitCode.BUDGET_SPENT
+
+
+def commits_new(history: History, step: int) -> None:
+    """A command commits a step in the present attempt."""
+    history.happens(CheckpointCommitted(history.now, history.state.phase, step, new=True))
+
+
+def with_base_model(given: RestartPolicy = FINDS) -> History:
+    """A job whose program has copied a base model, of step 50000."""
+    history = job(given)
+    finds(history, "/out/base")
+    commits_new(history, 50000)
+    return history
+
+
+def test_the_steps_of_the_program_count_beside_a_base_model() -> None:
+    history = with_base_model()
+    finds(history)
+    commits_new(history, 7)
+    (line,) = history.told
+    assert line.text == (
+        "checkpoint of step 7 is committed: the steps of the program count from here, "
+        "step 50000 may be a base model's or an earlier run's"
+    )
+    for step in (8, 9, 10, 11):
+        history.ends(WorkerExit(0, signal="SIGKILL"))
+        history.gone(committed=50000)  # a look sees the highest one
+        assert history.state.newest == history.state.budget.highest == step - 1
+        if history.state.backoff is not None:
+            history.waits()
+        history.runs()
+        commits_new(history, step)
+        assert history.state.budget.restarts == 0
+    history.starts(50000)
+    assert history.state.newest == 11
+
+
+@pytest.mark.parametrize(
+    ("commits", "committed", "is_success"),
+    [
+        ((), 50000, False),
+        ((70,), 50000, False),
+        ((70, 100), 50000, True),
+        ((70, 100), 100, True),
+    ],
+)
+def test_a_base_model_proves_no_success(
+    commits: tuple[int, ...], committed: int, *, is_success: bool
+) -> None:
+    history = with_base_model()
+    for step in commits:
+        commits_new(history, step)
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None, committed=committed)
+    assert (history.state.status is Status.SUCCEEDED) is is_success
+    if not is_success:
+        failure = history.state.last_failure
+        assert failure is not None
+        assert failure.rule == "early-exit"
+        assert "may be a base model's" in failure.reason
+        assert history.state.budget.restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "reported", "is_success"),
+    [(100, None, True), (101, None, True), (150, None, False), (150, 150, True), (150, 99, False)],
+)
+def test_an_only_step_proves_success_at_the_target_or_if_the_program_counts_so_far(
+    step: int, reported: int | None, *, is_success: bool
+) -> None:
+    history = job()
+    history.commits(step)
+    history.ends(WorkerExit(0, code=0))
+    gone = WorkersGone(history.now, 1, None, resumed_from=None, step=reported, committed=step)
+    history.happens(gone)
+    assert (history.state.status is Status.SUCCEEDED) is is_success
+
+
+def test_what_an_earlier_attempt_counted_to_is_its_own() -> None:
+    history = job()
+    history.commits(150)
+    history.ends(WorkerExit(0, signal="SIGKILL"))
+    gone = WorkersGone(history.now, 1, RETRY, resumed_from=None, step=150, committed=150)
+    history.happens(gone)
+    history.runs()
+    history.ends(WorkerExit(0, code=0))
+    history.gone(None, committed=150)
+    assert history.state.status is Status.SUCCEEDED

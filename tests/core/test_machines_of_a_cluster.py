@@ -1,0 +1,119 @@
+"""Units that only a probe can name: the machines of a cluster (`PhasePolicy.num_hosts`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.decisions import Decision, ProbeDevices, StartWorkers
+from supervisor.core.events import BadUnit, DevicesProbed
+from supervisor.core.exit_codes import ExitCode
+from supervisor.core.ladder import Ladder, Placement
+from supervisor.core.policy import PhasePolicy, RestartPolicy
+from supervisor.core.state import Status
+from supervisor.diagnosis.outcome import Charge
+from supervisor.diagnosis.success import Success
+from tests.core.history import RETRY, History
+
+FOUR = PhasePolicy(
+    "only", 3, 2, Success(step=100), rungs=(8, 6, 4), num_hosts=4, workers_are_units=True
+)
+LOST = replace(RETRY, rule="host-lost", struck=True, charge=Charge.NOTHING, compared=False)
+
+
+class OnMachines(History):
+    """A job on machines that a cluster has; `there` are up now."""
+
+    there: tuple[str, ...] = ("c", "a", "d", "b")
+
+    def looks(self) -> tuple[Decision, ...]:
+        """The probe that was asked for is answered."""
+        asked = next(each for each in reversed(self.decided) if isinstance(each, ProbeDevices))
+        assert asked.units is None, "nobody can name them"
+        used = self.state.ladder.units(FOUR)
+        bad = tuple(BadUnit(one, "gone", found=False) for one in used if one not in self.there)
+        return self.happens(DevicesProbed(self.now, asked.number, self.there, bad))
+
+
+def job(**policy: object) -> OnMachines:
+    history = OnMachines(replace(RestartPolicy(phases=(FOUR,)), **policy))  # type: ignore[arg-type]
+    history.starts()
+    return history
+
+
+def begun(decisions: tuple[Decision, ...]) -> StartWorkers:
+    (decision,) = decisions
+    assert isinstance(decision, StartWorkers)
+    return decision
+
+
+def test_before_the_first_start_the_machines_are_looked_for() -> None:
+    history = job()
+    assert history.state.status is Status.PROBING
+    assert begun(history.looks()).units == ("a", "b", "c", "d")
+
+
+def test_a_lost_machine_is_replaced_in_its_rank_and_charges_nothing() -> None:
+    history = job()
+    begun(history.looks())
+    history.there = ("a", "c", "d", "e")
+    history.fails(LOST)
+    start = begun(history.looks())
+    assert (start.num_devices, start.units) == (8, ("a", "e", "c", "d"))
+    assert history.state.budget.restarts == 0
+
+
+def test_without_a_spare_the_next_rung_is_used() -> None:
+    history = job()
+    begun(history.looks())
+    history.there = ("a", "c", "d")
+    history.fails(LOST)
+    start = begun(history.looks())
+    assert (start.num_devices, start.units) == (6, ("a", "d", "c"))
+
+
+def test_a_machine_with_a_failure_of_its_own_is_kept() -> None:
+    history = job()
+    begun(history.looks())
+    assert begun(history.fails(RETRY)).units == ("a", "b", "c", "d")
+
+
+def test_with_too_few_machines_the_job_waits_and_ends_with_69() -> None:
+    history = job(wait_for_capacity=0.0)
+    history.there = ("a",)
+    history.looks()
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.NO_CAPACITY
+    assert "1 of 4 hosts are usable" in history.finish.reason
+
+
+_machines = st.frozensets(st.sampled_from("abcdefgh"))
+
+
+@given(_machines, st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=4))
+def test_who_stays_keeps_its_rank_and_comes_before_spares(
+    usable: frozenset[str], before: list[str]
+) -> None:
+    ladder = Ladder(placement=Placement(8, tuple(before)))
+    found = ladder.place(FOUR, usable)
+    if len(usable) < 2:
+        assert found is None
+        return
+    assert found is not None
+    assert len(found.units) == min(4, len(usable)) == len(set(found.units))
+    assert set(found.units) <= usable
+    stay = [unit for unit in before if unit in usable]
+    assert set(stay[: len(found.units)]) <= set(found.units)
+    for rank, unit in enumerate(before[: len(found.units)]):
+        assert unit not in found.units or found.units[rank] == unit
+
+
+@pytest.mark.parametrize("struck", [8, 6])
+def test_a_struck_rung_is_left_out(struck: int) -> None:
+    ladder = Ladder().strike(struck, "too large")
+    found = ladder.place(FOUR, frozenset("abcd"))
+    assert found is not None
+    assert found.num_devices == (6 if struck == 8 else 8)

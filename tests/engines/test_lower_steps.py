@@ -1,0 +1,87 @@
+"""What an attempt commits below the newest step of its directory."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from queue import Queue
+
+import pytest
+
+from supervisor.engines import checkpoint_source
+from supervisor.engines.lower_steps import LowerSteps
+from supervisor.protocol.committed import MARKER
+from tests.running import PATIENCE
+
+
+def mark(directory: Path, step: int, ago: float = 0.0) -> None:
+    folder = directory / str(step)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).touch()
+    at = time.time() - ago
+    for each in (folder / MARKER, folder):
+        os.utime(each, (at, at))
+
+
+def nothing(step: Path) -> bool:
+    return False
+
+
+@pytest.fixture
+def lower(tmp_path: Path) -> LowerSteps:
+    """The steps of an attempt that begins now, in a directory with two old steps."""
+    mark(tmp_path, 50, ago=90.0)
+    mark(tmp_path, 50000, ago=100.0)
+    return LowerSteps(tmp_path, None, time.time())
+
+
+def test_a_new_step_is_told_once_after_the_newest_one(lower: LowerSteps, tmp_path: Path) -> None:
+    mark(tmp_path, 100)
+    assert lower.look(50000, nothing) is None, "that one is told first"
+    assert lower.look(50000, nothing) == 100
+    assert lower.look(50000, nothing) is None
+    mark(tmp_path, 200)
+    assert lower.look(50000, nothing) == 200
+
+
+def test_what_was_there_before_is_not_told(lower: LowerSteps) -> None:
+    assert [lower.look(50000, nothing) for _ in range(3)] == [None] * 3
+    assert lower.last_look(50000, nothing) == ()
+
+
+def test_what_was_committed_before_the_newest_one_is_not_told(
+    lower: LowerSteps, tmp_path: Path
+) -> None:
+    """As of two saves between two looks."""
+    mark(tmp_path, 60000, ago=0.5)
+    mark(tmp_path, 70000)
+    assert [lower.look(70000, nothing) for _ in range(3)] == [None] * 3
+
+
+def test_what_nobody_has_committed_is_told_once_it_is(lower: LowerSteps, tmp_path: Path) -> None:
+    (tmp_path / "100").mkdir()
+    assert [lower.look(50000, nothing) for _ in range(2)] == [None] * 2
+    mark(tmp_path, 100)
+    assert lower.look(50000, nothing) == 100
+
+
+def test_the_last_look_tells_the_newest_one_first(lower: LowerSteps, tmp_path: Path) -> None:
+    mark(tmp_path, 100)
+    assert lower.last_look(50000, nothing) == (50000, 100)
+    assert lower.last_look(None, nothing) == ()
+
+
+def test_the_watcher_tells_them(tmp_path: Path) -> None:
+    commits, lower = Queue[int](), Queue[int]()
+    mark(tmp_path, 50000, ago=100.0)
+    watcher = checkpoint_source.watch(tmp_path, lambda: (), commits.put, lower.put, print)
+    assert commits.get(timeout=PATIENCE) == 50000
+    mark(tmp_path, 100)
+    watcher.poll_now()
+    assert lower.get(timeout=PATIENCE) == 100
+    watcher.stop()
+    mark(tmp_path, 200)
+    # Its thread may be in the middle of a look: then it tells the step itself.
+    assert watcher.last_lower(closed=False) == (50000, 200) or lower.get(timeout=PATIENCE) == 200
+    assert commits.empty()

@@ -1,0 +1,35 @@
+"""When people hear of a NaN in lines that decide nothing."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+from supervisor.engines.shown_losses import ShownLosses
+from supervisor.protocol.messages import StepMessage
+
+
+def told(
+    losses: ShownLosses, *values: float, attempt: int = 1, recognised: bool = True
+) -> list[int]:
+    """The steps, from 1 on, at which something is told."""
+    heard = [
+        losses.hear(attempt, StepMessage(step, {"loss": value}, recognised=recognised))
+        for step, value in enumerate(values, 1)
+    ]
+    return [step for step, notice in enumerate(heard, 1) if notice is not None]
+
+
+def test_ten_in_a_row_are_told_once() -> None:
+    assert told(ShownLosses(), 0.5, *[nan] * 30) == [11]
+    assert told(ShownLosses(), *[nan, inf] * 15) == [10]
+
+
+def test_a_few_or_those_of_another_attempt_are_not() -> None:
+    losses = ShownLosses()
+    assert told(losses, *[*[nan] * 9, 0.5] * 3) == []
+    assert told(losses, *[nan] * 9) == []
+    assert told(losses, *[nan] * 9, attempt=2) == []
+
+
+def test_what_is_reported_is_the_matter_of_others() -> None:
+    assert told(ShownLosses(), *[nan] * 30, recognised=False) == []

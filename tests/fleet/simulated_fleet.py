@@ -1,0 +1,421 @@
+"""Real agents and leaders in virtual time: only ranks, guards and the network are simulated.
+
+A message may get lost or come twice; a link may be cut one way. Agents, hosts and leaders die or
+stand still at any moment. `World.check` says what must hold whenever ranks are started.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+from supervisor.config.plan import PhasePlan
+from supervisor.core.events import (
+    Event,
+    LaunchFailed,
+    WorkersGone,
+    WorkersObserved,
+    WorkersStarted,
+)
+from supervisor.diagnosis.failure import RankEvidence, WorkerExit
+from supervisor.diagnosis.outcome import Charge
+from supervisor.engines.fleet.agent import Agent
+from supervisor.engines.fleet.fleet_engine import FleetEngine, Leadership
+from supervisor.engines.fleet.fleet_messages import encoded
+from supervisor.engines.fleet.transport import Listener, Node
+from supervisor.engines.judging import Seen
+from supervisor.engines.launch import Launch
+from supervisor.history.writer import writer
+from supervisor.host.identity import Identity
+from tests.engines.benches import NoCache, launch_in
+
+LOST_AFTER = 10.0
+_GUARD = 0.2
+"""Seconds in which a guard kills."""
+
+
+class Process:
+    """Something with a main loop: an agent or a leader. Implements `host_port.MainLoop`."""
+
+    stop_requests = 0
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.is_alive = True
+        self.is_frozen = False
+        self._waiting: list[Callable[[], None]] = []
+        self.on_event: Callable[[Event], None] = lambda event: None
+
+    def run(self, callback: Callable[[], None]) -> None:
+        """Run it now, or when the process goes on."""
+        if self.is_frozen:
+            self._waiting.append(callback)
+        elif self.is_alive:
+            callback()
+
+    def thaw(self) -> None:
+        """Go on with what waits."""
+        self.is_frozen = False
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            self.run(callback)
+
+    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """See `MainLoop`: there is no descriptor."""
+
+    def forget(self, descriptor: int) -> None:
+        """See `MainLoop`."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
+        """See `MainLoop`."""
+        self.world.later(delay, lambda: self.run(callback))
+
+    def post(self, event: Event) -> None:
+        """See `MainLoop`."""
+        self.world.later(0.0, lambda: self.run(lambda: self.on_event(event)))
+
+    def now(self) -> float:
+        """See `ports.Clock`."""
+        return self.world.now
+
+    def wall(self) -> datetime:
+        """See `ports.Clock`."""
+        return datetime.fromtimestamp(self.world.now, UTC)
+
+
+@dataclass(eq=False)
+class SimulatedHost:
+    """A machine with an agent, its guard, and its ranks. Implements `Ranks`."""
+
+    world: World
+    name: str
+    agent_name: str
+    process: Process
+    agent: Agent = field(init=False)
+    to_agent: bool = True
+    to_leader: bool = True
+    deadline: float | None = None
+    launch: Launch | None = None
+    """The attempt whose ranks live here."""
+    ended: list[WorkerExit] = field(default_factory=list)
+    by_itself: set[int] = field(default_factory=set)
+    evidence: Sequence[RankEvidence] = ()
+    seen: Seen = field(default_factory=Seen)
+    present: Launch | None = None
+
+    def kill_at(self, deadline: float) -> None:
+        """The guard hears of its deadline."""
+        self.guard()
+        self.deadline = deadline
+        self.world.later(deadline - self.world.now, self.guard)
+
+    def guard(self) -> None:
+        """The guard's tick: it kills once its deadline has come, unless it is frozen too."""
+        is_due = self.deadline is not None and self.world.now >= self.deadline
+        if is_due and not self.process.is_frozen:
+            self.end_ranks()
+
+    def end_ranks(self) -> None:
+        """All ranks die by SIGKILL."""
+        if self.launch is None:
+            return
+        ranks, self.launch = self.launch.ranks, None
+        done = {each.rank for each in self.ended}
+        self.ended += [WorkerExit(rank, signal="SIGKILL") for rank in ranks if rank not in done]
+        self._observe()
+
+    def fail_rank(self) -> None:
+        """A rank fails by itself."""
+        if self.launch is None or self.ended or self.process.is_frozen:
+            return
+        rank = self.launch.ranks[0]
+        self.world.failed.add(self.launch.attempt)
+        self.by_itself.add(rank)
+        self.ended.append(WorkerExit(rank, code=1))
+        if len(self.launch.ranks) == len(self.ended):
+            self.launch = None
+        self._observe()
+
+    def _observe(self) -> None:
+        if self.present is not None:
+            attempt, exits = self.present.attempt, tuple(self.ended)
+            self.process.post(WorkersObserved(self.world.now, attempt, (), exits))
+
+    # --- `Ranks` ----------------------------------------------------------------------------
+
+    def start(self, launch: Launch, newest: int | None, cache: Mapping[str, str]) -> None:
+        """See `Ranks`."""
+        self.world.check(launch.attempt)
+        self.launch = self.present = launch
+        self.ended, self.by_itself = [], set()
+        pids = tuple(1000 + rank for rank in launch.ranks)
+        self.process.post(WorkersStarted(self.world.now, launch.attempt, pids))
+        self.guard()
+        self._look_again(launch)
+
+    def _look_again(self, launch: Launch) -> None:
+        """Tell how the ranks are every few seconds, as an engine does."""
+        if self.present is launch:
+            self._observe()
+            self.process.call_later(5.0, lambda: self._look_again(launch))
+
+    def kill(self, launch: Launch) -> None:
+        """See `Ranks`."""
+        before = {each.rank for each in self.ended}
+
+        def gone() -> None:
+            self.end_ranks()
+            self.present = None
+            self.evidence = tuple(
+                RankEvidence(each, ended_before_kill=each.rank in before) for each in self.ended
+            )
+            self.process.post(WorkersGone(self.world.now, launch.attempt, None, None, None, None))
+
+        self.process.call_later(0.01, gone)
+
+    def terminate(self, attempt: int, *, interrupt: bool = False) -> None:
+        """See `Ranks`."""
+
+    def dump_stacks(self, attempt: int) -> None:
+        """See `Ranks`."""
+
+    def probe(self, plan: PhasePlan, number: int) -> None:
+        """See `Ranks`."""
+
+    def name_holders(self) -> None:
+        """See `Ranks`."""
+
+
+class _NoFiles:
+    """The leader's own host: nothing is committed, and no file is there."""
+
+    def newest_checkpoint(self, *_: object, **__: object) -> None:
+        """There is none."""
+
+    def unproven_step(self, *_: object) -> None:
+        """There is none."""
+
+    def torn_step(self, *_: object) -> None:
+        """There is none."""
+
+    def free_bytes(self, *_: object) -> None:
+        """Nobody knows."""
+
+
+class World:
+    """The cluster, its network, and the time."""
+
+    def __init__(self, seed: int, nodes: int, *, loses: float = 0.02) -> None:
+        self.random = Random(seed)
+        self.now = 0.0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self.loses = loses
+        self.hosts: dict[str, SimulatedHost] = {}
+        """By agent."""
+        self.nodes = {f"n{number}": Node(f"n{number}", "10.0.0.1") for number in range(nodes)}
+        self.failed: set[int] = set()
+        """The attempts of which a rank failed by itself."""
+        self.leader: Leader | None = None
+        self.messages = 0
+
+    def later(self, delay: float, callback: Callable[[], None]) -> None:
+        """Call it after so many seconds."""
+        heapq.heappush(self._heap, (self.now + max(0.0, delay), next(self._order), callback))
+
+    def pass_time(self, until: float) -> None:
+        """Let everything happen that is due."""
+        while self._heap and self._heap[0][0] <= until:
+            self.now, _, callback = heapq.heappop(self._heap)
+            callback()
+        self.now = until
+
+    def carry(self, deliver: Callable[[], None], *, is_open: bool) -> None:
+        """Carry a message, unless it gets lost; perhaps twice. Each takes the same time."""
+        self.messages += 1
+        copies = (self.random.random() >= self.loses) + (self.random.random() < self.loses)
+        for _ in range(copies if is_open else 0):
+            self.later(0.02, deliver)
+
+    def check(self, attempt: int) -> None:
+        """A rank of an attempt is started now: none of another one may live.
+
+        A frozen one does not live if its guard kills it as soon as it can.
+        """
+        for host in self.hosts.values():
+            other = host.launch
+            is_doomed = host.deadline is not None and self.now >= host.deadline
+            if other is not None and other.attempt != attempt:
+                assert host.process.is_frozen, (self.now, host.name, other.attempt, attempt)
+                assert is_doomed, (self.now, host.name, other.attempt, attempt)
+
+    # --- agents -----------------------------------------------------------------------------
+
+    def place(self, name: str, node: str) -> None:
+        """Start an agent."""
+        process = Process(self)
+        host = self.hosts[name] = SimulatedHost(self, node, name, process)
+
+        def say(report: Any) -> None:
+            payload = encoded(report)
+            self.carry(lambda: self._to_leader(name, payload), is_open=host.to_leader)
+
+        def on_event(event: Event) -> None:
+            host.agent.take([event])
+
+        process.on_event = on_event
+        identity = Identity(node, node, "ns", 1, 1)
+        host.agent = Agent(
+            process,  # type: ignore[arg-type]
+            process,
+            host.kill_at,
+            lambda launch: host,
+            say,
+            identity,
+            lambda: self.now,
+        )
+        self._tell(lambda listener: listener.agent_placed(name, node))
+
+    def _tell(self, what: Callable[[Listener], None]) -> None:
+        if (leader := self.leader) is not None:
+            leader.process.run(lambda: what(leader.engine))
+
+    def _to_leader(self, name: str, payload: bytes) -> None:
+        if name in self.hosts:
+            self._tell(lambda listener: listener.heard(name, payload))
+
+    def kill_agent(self, host: SimulatedHost) -> None:
+        """An agent dies; its guard kills its ranks, and the cluster tells it some time later. On a
+        frozen host nothing dies."""
+        if host.process.is_frozen:
+            return
+        host.process.is_alive = False
+        self.later(_GUARD, host.end_ranks)
+        name = host.agent_name
+
+        def lost() -> None:
+            if self.hosts.pop(name, None) is not None:
+                self._tell(lambda listener: listener.agent_lost(name, "it died"))
+
+        self.later(self.random.uniform(_GUARD, 15.0), lost)
+
+    def freeze(self, host: SimulatedHost, seconds: float) -> None:
+        """A host stands still, guard and ranks too; its guard is the first that goes on."""
+        if host.process.is_frozen or not host.process.is_alive:
+            return
+        host.process.is_frozen = True
+
+        def thaw() -> None:
+            if host.process.is_frozen:
+                host.process.is_frozen = False
+                host.guard()
+                host.process.thaw()
+
+        self.later(seconds, thaw)
+
+
+class Leader:
+    """A leader with a core that only restarts. Implements `Transport`."""
+
+    def __init__(self, world: World, epoch: int, attempt: int, size: int, spares: int) -> None:
+        """`attempt` is the last one of the leader before it; 0: there was none."""
+        self.world, self.size, self.attempt = world, size, attempt
+        self.process = Process(world)
+        self.process.on_event = self._on_event
+        self.phase = "idle"
+        self.ran_since = 0.0
+        world.leader = self
+        leadership = Leadership(epoch, writer(), LOST_AFTER, f"job-{epoch}")
+        self.engine = FleetEngine(
+            self,
+            self.process,
+            self.process,
+            cast(Any, _NoFiles()),
+            {},
+            NoCache(),
+            leadership,
+            size + spares,
+            lambda: None,
+        )
+        if attempt:
+            self._kill()
+        else:
+            self._start()
+
+    def _launch(self) -> Launch:
+        launch = launch_in(Path("/nowhere"), ("train",), self.size)
+        return replace(launch, attempt=self.attempt)
+
+    def _start(self) -> None:
+        self.attempt += 1
+        self.phase = "starting"
+        self.engine.start(self._launch())
+
+    def _kill(self) -> None:
+        self.phase = "killing"
+        number = self.attempt
+
+        def ask() -> None:
+            if self.phase == "killing" and self.attempt == number:
+                self.engine.kill(self._launch(), ())
+                self.process.call_later(10.0, ask)
+
+        ask()
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case WorkersStarted(attempt=self.attempt):
+                self.phase, self.ran_since = "running", self.world.now
+            case WorkersObserved(attempt=self.attempt) if event.exits and self.phase == "running":
+                self.phase = "dying"
+                self.process.call_later(0.1, self._kill)
+            case LaunchFailed(attempt=self.attempt, failure=failure):
+                assert failure.charge is Charge.NOTHING, failure
+                self.phase = "idle"
+                self.process.call_later(1.0, self._start)
+            case WorkersGone(attempt=self.attempt, failure=failure) if self.phase == "killing":
+                if self.attempt not in self.world.failed and failure is not None:
+                    is_known = failure.rule == "host-lost"
+                    assert failure.charge is Charge.NOTHING or not is_known, failure
+                self.phase = "idle"
+                self._start()
+
+    def die(self) -> None:
+        """The leader is gone; agents stay."""
+        self.process.is_alive = False
+        self.world.leader = None
+
+    # --- `Transport` ------------------------------------------------------------------------
+
+    def begin(self, listener: Listener) -> None:
+        """See `Transport`."""
+
+        def introduce() -> None:
+            for host in self.world.hosts.values():
+                listener.agent_placed(host.agent_name, host.name)
+            listener.nodes_seen(tuple(self.world.nodes.values()))
+
+        self.process.call_later(0.1, introduce)
+
+    def place(self, agent: str, node: str) -> None:
+        """See `Transport`."""
+        self.world.later(1.0, lambda: self.world.place(agent, node))
+
+    def remove(self, agent: str) -> None:
+        """See `Transport`."""
+
+    def send(self, agent: str, payload: bytes) -> None:
+        """See `Transport`."""
+        host = self.world.hosts.get(agent)
+        if host is not None:
+            deliver = lambda: host.process.run(lambda: host.agent.heard(payload))  # noqa: E731
+            self.world.carry(deliver, is_open=host.to_agent)
+
+    def close(self) -> None:
+        """See `Transport`."""

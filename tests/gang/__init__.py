@@ -1,0 +1,1 @@
+"""`supervise gang`: places, records, and the launcher with a stand-in for Ray and with Ray."""
