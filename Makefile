@@ -2,25 +2,38 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.installed-run
 STAMP := $(VENV)/.installed
 LIBTPU := .libtpu
+LAYOUTS := .layouts
+INTEGRATIONS := .integrations
+MANIFESTS := .manifests
 DOCS_VENV := .venv-docs
 
 # What a test starts a thousand times need not be compiled a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test test-slow test-aot check simulate fuzz chaos vanishing mutants bench schema docs pages lock clean
+.PHONY: install run test test-slow test-aot test-layouts test-manifests test-integrations cluster check simulate fuzz chaos vanishing mutants bench schema docs linkcheck pages picture dist lock clean
 
 install: $(STAMP)
 
 # Debian splits ensurepip out of python3: there the venv gets its pip from the interpreter's own.
-$(STAMP): requirements.lock pyproject.toml
-	$(PYTHON) -m venv $(VENV) 2>/dev/null || { rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+new_venv = $(PYTHON) -m venv $(1) 2>/dev/null || { rm -rf $(1) && $(PYTHON) -m venv --without-pip $(1) && $(PYTHON) -m pip --python $(1)/bin/python install --quiet pip; }
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# What a job of our trainer needs, and what builds this project: no linter, emulator or test tool.
+$(RUN_STAMP): requirements-run.lock pyproject.toml
+	$(call new_venv,$(VENV))
+	$(PIP_INSTALL) --require-hashes -r requirements-run.lock
+	$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
-run: install
+# What tests, linters and debugging need besides, into the same environment.
+$(STAMP): requirements.lock $(RUN_STAMP)
+	$(PIP_INSTALL) --require-hashes -r requirements.lock
+	touch $@
+
+run: $(RUN_STAMP)
 	$(BIN)/supervise run examples/quickstart.yaml
 
 # Three at once for two cores: tests wait for their processes for a third of the time.
@@ -45,6 +58,36 @@ $(LIBTPU)/.installed: supervisor/provision/requirements-tpu.lock
 	awk '/^[a-z]/ { wanted = /^libtpu==/ } wanted' $< > $(LIBTPU)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $(LIBTPU) -r $(LIBTPU)/requirements.txt
 	touch $@
+
+# Every checkpoint layout as its real library writes it, in an environment of their own: 3 GB on the disk.
+test-layouts: install $(LAYOUTS)/.installed
+	LAYOUTS_VENV=$(CURDIR)/$(LAYOUTS) $(BIN)/python -m pytest -m slow tests/checkpoints tests/engines/test_closed_steps.py tests/processes/test_native_writers.py
+
+$(LAYOUTS)/.installed: tests/checkpoints/requirements-layouts.txt
+	rm -rf $(LAYOUTS)
+	$(call new_venv,$(LAYOUTS))
+	$(LAYOUTS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+# A real Ray: its nodes as processes of this machine, then as namespaces, which vanish, freeze and lose
+# their network. Needs root. About eight minutes.
+cluster: install
+	$(BIN)/python -m pytest -m cluster tests/fleet tests/cluster
+
+# The Jobs of `supervise manifest` against the schemas of Kubernetes: no field that it does not know.
+test-manifests: install $(MANIFESTS)/.installed
+	KUBERNETES_VALIDATE=$(CURDIR)/$(MANIFESTS)/bin/kubernetes-validate $(BIN)/python -m pytest -m slow tests/deploy/test_manifest.py
+
+$(MANIFESTS)/.installed:
+	$(call new_venv,$(MANIFESTS))
+	$(MANIFESTS)/bin/python -m pip install --quiet --disable-pip-version-check kubernetes-validate==1.37.0
+	touch $@
+
+# The programs of examples/programs with their real libraries, each in an environment of its own and
+# killed ten times: some minutes for each. ONLY=name runs one, SEED=K repeats the times of its kills.
+test-integrations: install
+	$(BIN)/python -m pytest -m integrations $(if $(ONLY),-k $(ONLY)) tests/integrations
+	$(BIN)/python -m tests.integrations.table
 
 check: install
 	$(BIN)/ruff format --check .
@@ -74,8 +117,8 @@ vanishing: install
 mutants: install
 	$(BIN)/python -m tests.mutation
 
-# Side by side with what people use instead, each peer in an environment of its own; then the
-# README's tables. Some hours, on a machine with nothing else to do. QUICK=1 only shows that it works.
+# Side by side with what people use instead, each peer in an environment of its own; then the tables
+# of the docs. Some hours, on a machine with nothing else to do. QUICK=1 only shows that it works.
 BENCHMARKS := $(filter-out __init__ contest losses orbax_loop peers report tables training trivial,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: install $(BENCHMARKS:%=bench-%)
 	$(BIN)/python -m benchmarks.tables
@@ -93,29 +136,55 @@ docs: $(DOCS_VENV)/.installed
 	$(DOCS_VENV)/bin/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
+# Whether the links of the site to other sites still lead somewhere. It needs the network: not in CI.
+linkcheck: $(DOCS_VENV)/.installed
+	$(DOCS_VENV)/bin/python -m sphinx -q -b linkcheck docs docs/_build/linkcheck
+
 $(DOCS_VENV)/.installed: docs/requirements.lock
 	rm -rf $(DOCS_VENV)
-	$(PYTHON) -m venv $(DOCS_VENV) 2>/dev/null || { rm -rf $(DOCS_VENV) && $(PYTHON) -m venv --without-pip $(DOCS_VENV) && $(PYTHON) -m pip --python $(DOCS_VENV)/bin/python install --quiet pip; }
+	$(call new_venv,$(DOCS_VENV))
 	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
 	touch $@
 
+# What the module $(1) prints, in the file $(2): it stays as it was if the module fails.
+printed = $(BIN)/python -m $(1) > $(2).new && mv $(2).new $(2) || { rm -f $(2).new; exit 1; }
+
 # The pages of the reference that the code writes; tests hold them equal to it.
 pages: install
-	$(BIN)/python -m supervisor.narrative.document > docs/reference/events.md
-	$(BIN)/python -m supervisor.history.journal_page > docs/reference/journal.md
-	$(BIN)/python -m supervisor.config.config_page > docs/reference/config.md
-	$(BIN)/python -m supervisor.cli.cli_page > docs/reference/cli.md
-	$(BIN)/python -m supervisor.cli.exit_code_page > docs/reference/exit-codes.md
-	$(BIN)/python -m supervisor.cli.rules_page > docs/reference/rules.md
+	$(call printed,supervisor.narrative.document,docs/reference/events.md)
+	$(call printed,supervisor.history.journal_page,docs/reference/journal.md)
+	$(call printed,supervisor.config.config_page,docs/reference/config.md)
+	$(call printed,supervisor.cli.cli_page,docs/reference/cli.md)
+	$(call printed,supervisor.cli.exit_code_page,docs/reference/exit-codes.md)
+	$(call printed,supervisor.cli.rules_page,docs/reference/rules.md)
+	$(call printed,supervisor.checkpoints.layouts_page,docs/reference/layouts.md)
+	$(BIN)/python -m tests.integrations.table
 	$(BIN)/python -m tests.simulation.table
 
-# Needs uv on the PATH. The lock holds names, versions, markers and hashes; no addresses.
+# The picture of a session in the README; needs tmux.
+picture: install
+	$(BIN)/python docs/picture.py
+
+# What a release consists of, in dist/: wheel, sdist, the wheel of supervise_worker, SBOM and digests.
+# The only time in them is that of the commit, so the same commit gives the same bytes.
+# `tests/packaging` holds that to account.
+dist: $(RUN_STAMP)
+	@test -z "$$(git status --porcelain)" || { echo "make dist: a release is made of a commit, and there are changes" >&2; exit 1; }
+	rm -rf dist
+	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) && $(BIN)/python -m hatchling build --directory dist && (cd deploy/worker && $(CURDIR)/$(BIN)/python -m hatchling build --target wheel --directory $(CURDIR)/dist) && $(BIN)/python -m deploy.sbom dist
+	cd dist && sha256sum supervise_* > SHA256SUMS && cat SHA256SUMS
+
+# Needs uv on the PATH. The locks hold names, versions, markers and hashes; no addresses. All have the
+# versions of the first.
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
+AGREEING := $(LOCK) --constraint requirements-run.lock
 lock:
-	$(LOCK) --extra trainer --extra dev pyproject.toml -o requirements.lock
-	$(LOCK) --extra tpu --extra gcs --extra build pyproject.toml -o supervisor/provision/requirements-tpu.lock
-	$(LOCK) --extra cuda --extra gcs --extra s3 --extra build pyproject.toml -o deploy/requirements-cuda.lock
+	$(LOCK) --extra trainer --extra build pyproject.toml -o requirements-run.lock
+	$(AGREEING) --extra trainer --extra dev pyproject.toml -o requirements.lock
+	$(AGREEING) --extra trainer --extra gcs --extra s3 --extra build pyproject.toml -o deploy/requirements-cpu.lock
+	$(AGREEING) --extra tpu --extra gcs --extra build pyproject.toml -o supervisor/provision/requirements-tpu.lock
+	$(AGREEING) --extra cuda --extra gcs --extra s3 --extra build pyproject.toml -o deploy/requirements-cuda.lock
 	$(LOCK) --group docs -o docs/requirements.lock
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) $(LIBTPU) docs/_build .peers runs
+	rm -rf $(VENV) $(DOCS_VENV) $(LIBTPU) $(LAYOUTS) $(INTEGRATIONS) $(MANIFESTS) docs/_build dist .peers runs

@@ -16,13 +16,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from supervisor.config.topology import SliceShape
 from supervisor.protocol.environment import (
@@ -38,6 +39,9 @@ ROOT = Path(__file__).parents[2]
 installed package, which may be older."""
 DEVICE = Path(__file__).with_name("device.py")
 KILLS = 20
+is_asked_to_stop = threading.Event()
+"""Set by the handler that raises KeyboardInterrupt. Python swallows that in a finalizer, so no
+child is started from then on."""
 _LOOK = 0.01
 _GONE = 15.0
 """Seconds within which killed processes must be gone."""
@@ -45,6 +49,7 @@ _LAST = 300
 _LINES = 15
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_Found = TypeVar("_Found")
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu,cpu"}
 
 
@@ -125,6 +130,14 @@ class Bench:
         argv = [sys.executable, "-P", "-m", "supervisor", *map(str, words)]
         return self.start(argv, {"JAX_PLATFORMS": "", NUM_CPU_DEVICES: "", **(env or {})})
 
+    def run_job(self, config: Path, env: Mapping[str, str] | None = None) -> Job:
+        """Start `supervise run` with the config; `env` as in `start`."""
+        words = ("-P", "-m", "supervisor", "run", str(config), "--log-format", "json")
+        wanted = {"JAX_PLATFORMS": "", NUM_CPU_DEVICES: "", **(env or {})}
+        job = Job(self, [sys.executable, *words], self._environment_with(wanted), {})
+        self._children.append(job)
+        return job
+
     def start(
         self, argv: Sequence[str], env: Mapping[str, str] | None = None, **more: Any
     ) -> Child:
@@ -133,12 +146,15 @@ class Bench:
         Its environment is `environment()`, overridden by `env`; JAX_PLATFORMS and the number of CPU
         devices are removed if their value is empty. `more` is for `subprocess.Popen`.
         """
+        child = Child(self, argv, self._environment_with(env), more)
+        self._children.append(child)
+        return child
+
+    def _environment_with(self, env: Mapping[str, str] | None) -> dict[str, str]:
         wanted = {**self.environment(), **(env or {})}
         if env and "TPU_VISIBLE_CHIPS" in env:
             wanted = {k: v for k, v in wanted.items() if k in env or k not in HOST_TOPOLOGY}
-        child = Child(self, argv, {k: v for k, v in wanted.items() if v or k not in _EMPTIED}, more)
-        self._children.append(child)
-        return child
+        return {k: v for k, v in wanted.items() if v or k not in _EMPTIED}
 
     def environment(self) -> dict[str, str]:
         """Returns the environment of a process that uses all devices."""
@@ -205,7 +221,13 @@ class Child:
     def __init__(
         self, bench: Bench, argv: Sequence[str], env: Mapping[str, str], more: dict[str, Any]
     ) -> None:
-        """Start it; `more` is for `subprocess.Popen`."""
+        """Start it; `more` is for `subprocess.Popen`.
+
+        Raises:
+            KeyboardInterrupt: somebody has asked to stop.
+        """
+        if is_asked_to_stop.is_set():
+            raise KeyboardInterrupt
         self._bench = bench
         descriptor, name = tempfile.mkstemp(dir=bench.work, suffix=".log")
         os.close(descriptor)
@@ -251,17 +273,20 @@ class Child:
             CheckFailedError: no match in time, or the process has ended without one.
         """
         wanted = re.compile(pattern, re.MULTILINE)
-        while (match := wanted.search(self.text)) is None:
-            if self.process.poll() is not None and (match := wanted.search(self.text)) is None:
+        return self._until(lambda: wanted.search(self.text))
+
+    def _until(self, find: Callable[[], _Found | None]) -> _Found:
+        while (found := find()) is None:
+            if self.process.poll() is not None and (found := find()) is None:
                 raise CheckFailedError(f"it ended with {self.process.returncode}: {self.last_line}")
-            if match is not None:
+            if found is not None:
                 break
             if self._bench.left <= 0:
                 raise CheckFailedError(
                     f"not in time, and the last that it said was: {self.last_line}"
                 )
             time.sleep(_LOOK)
-        return match
+        return found
 
     def wait(self) -> int:
         """Wait for its end; returns the exit code.
@@ -284,6 +309,53 @@ class Child:
         """Reap it after its end."""
         with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: `Bench.end` reports it
             self.process.wait(1.0)
+
+
+class Job(Child):
+    """A `supervise run`, which prints its events as JSON."""
+
+    @property
+    def text(self) -> str:
+        """All that it has told so far, as text."""
+        return "".join(f"{_shown(line)}\n" for line in super().text.splitlines())
+
+    def events(self, *names: str) -> Iterator[dict[str, Any]]:
+        """Yield its events with these names so far; without names, all."""
+        for line in self.output.read_text(errors="replace").splitlines():
+            told = _event(line)
+            if told is not None and (not names or told["event"] in names):
+                yield told
+
+    def until_event(self, *names: str, after: int = 0, **keys: object) -> dict[str, Any]:
+        """Wait for an event with one of these names and these keys; returns the first one.
+
+        `after` is an attempt: an event about it or an earlier one does not count.
+
+        Raises:
+            CheckFailedError: no such event in time, or the process has ended without one.
+        """
+
+        def found() -> dict[str, Any] | None:
+            late = (told for told in self.events(*names) if told.get("attempt", after + 1) > after)
+            return next((told for told in late if keys.items() <= told.items()), None)
+
+        return self._until(found)
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    """Returns the event in a line; None: it is whole in no such line."""
+    try:
+        told = json.loads(line)
+    except ValueError:  # of standard error, or not complete yet
+        return None
+    return told if isinstance(told, dict) and {"event", "source", "text"} <= told.keys() else None
+
+
+def _shown(line: str) -> str:
+    told = _event(line)
+    if told is None:
+        return line
+    return str(told["text"] if told["event"] == "output" else f"[{told['source']}] {told['text']}")
 
 
 def _die_with_parent() -> None:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from deploy.acceptance import common, gpu, jobs, machine, preempt, tpu
-from deploy.acceptance.bench import KILLS, ROOT, Bench, CheckFailedError
+from deploy.acceptance.bench import KILLS, ROOT, Bench, CheckFailedError, is_asked_to_stop
 from deploy.acceptance.checks import CHECKS, ORDER, Check, run_all, skipped
 from deploy.acceptance.output import CannotWriteError, Output
 from deploy.acceptance.results import Report, Result, seen_where
@@ -41,8 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.table:
         return _table(options.table)
     signal.signal(signal.SIGTERM, _stop)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        signal.signal(signal.SIGHUP, _stop)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _stop)
     try:
         return _checked(options, Output(options.out))
     except CannotWriteError as error:
@@ -135,6 +136,7 @@ def _table(files: Sequence[Path]) -> int:
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    is_asked_to_stop.set()
     raise KeyboardInterrupt
 
 

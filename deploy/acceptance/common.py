@@ -375,7 +375,7 @@ def short_list(bench: Bench) -> None:
     "gpu",
     expected="an allocation beyond the memory fails, and is judged as exhausted memory (by policy: "
     "once again, then fewer computations in flight), not as an error of the program",
-    source="README, How it decides; jax 0.10.2: RESOURCE_EXHAUSTED",
+    source="docs/how-to/nan-and-memory.md; jax 0.10.2: RESOURCE_EXHAUSTED",
     seconds=120.0,
 )
 def run_time_memory(bench: Bench) -> None:

@@ -171,7 +171,7 @@ def beside_preallocation(bench: Bench) -> None:
     "gpu",
     expected="with XLA_CLIENT_MEM_FRACTION=.45 a `ready` standby fits beside the worker and "
     "takes over",
-    source=f"{_MEMORY}; README, Fast restarts",
+    source=f"{_MEMORY}; docs/explanation/fast-restarts.md",
     seconds=240.0,
 )
 def ready_standby(bench: Bench) -> None:

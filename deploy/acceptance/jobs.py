@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from deploy.acceptance.bench import DEVICE, Bench, CheckFailedError, CheckSkippedError, Child
+from deploy.acceptance.bench import DEVICE, Bench, CheckFailedError, CheckSkippedError, Job
 from deploy.acceptance.checks import check
 from deploy.acceptance.common import devices_of, shown_environment
 from supervisor.adapters.platforms import accelerators
@@ -61,11 +61,10 @@ def _written(bench: Bench, name: str, trainer: dict[str, Any]) -> Path:
     return path
 
 
-def note_lines(bench: Bench, job: Child, lines: str) -> None:
-    """Note the job's output lines that match the pattern `lines`."""
-    for line in job.text.splitlines():
-        if re.search(lines, line):
-            bench.see(line.strip())
+def note_events(bench: Bench, job: Job, *names: str) -> None:
+    """Note the job's events with these names, as people read them."""
+    for told in job.events(*names):
+        bench.see(f"[{told['source']}] {told['text']}")
 
 
 def _can_share(bench: Bench) -> None:
@@ -89,7 +88,7 @@ def _can_share(bench: Bench) -> None:
 def workers(bench: Bench) -> None:
     """Both workers must see all devices and compute the same losses."""
     _can_share(bench)
-    job = bench.supervise("run", together(bench, "workers"), env={"NCCL_DEBUG": "VERSION"})
+    job = bench.run_job(together(bench, "workers"), {"NCCL_DEBUG": "VERSION"})
     code = job.wait()
     said = "".join(log.read_text() for log in sorted((bench.work / "workers").rglob("rank?.log")))
     lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"at"')]
@@ -117,21 +116,24 @@ def workers(bench: Bench) -> None:
 def lost_peer(bench: Bench) -> None:
     """Rank 1 kills itself in a collective; the job must name its signal."""
     _can_share(bench)
-    job = bench.supervise("run", together(bench, "lost", dies=1), env={"NCCL_DEBUG": "WARN"})
+    job = bench.run_job(together(bench, "lost", dies=1), {"NCCL_DEBUG": "WARN"})
     code = job.wait()
     path = max((bench.work / "lost").glob("*_restartable/summary.json"))
     failure = json.loads(path.read_text())["attempts"][-1].get("failure") or {}
     bench.see(f"exit code {code}; {json.dumps(failure)[:600]}")
-    note_lines(bench, job, r"failed|NCCL")
-    bench.expect("SIGKILL" in job.text, "no SIGKILL is named")
+    note_events(bench, job, "attempt-failed")
+    for line in dict.fromkeys(re.findall(r".*NCCL.*", job.text)):
+        bench.see(line.strip())
+    named = str(failure.get("root_cause"))
+    bench.expect("SIGKILL" in named, f"the root cause is not SIGKILL, but {named}")
     bench.expect(code == 76, f"exit code {code} instead of 76 (no restart is left)")
 
 
-def _trains(job: Child) -> int:
+def _trains(job: Job) -> int:
     """Wait until the first attempt has made a step; returns the worker's pid."""
-    match = job.until(r"\[attempt 1\] running as pid (\d+)")
+    pid = int(job.until_event("workers-started", attempt=1)["pids"][0])
     job.until(r"^step +\d+ ")
-    return int(match[1])
+    return pid
 
 
 @check(
@@ -140,7 +142,7 @@ def _trains(job: Child) -> int:
     "cpu",
     expected="half of the devices taken away while it trains: the job goes on with the other half, "
     "and takes all again right after a checkpoint, uncharged, once they are back",
-    source=f"README, The ladder; {_TPU}",
+    source=f"docs/explanation/elasticity.md; {_TPU}",
     seconds=300.0,
 )
 def shrink_regrow(bench: Bench) -> None:
@@ -153,35 +155,36 @@ def shrink_regrow(bench: Bench) -> None:
         bench, "ladder", ladder=[bench.count, half], regrow="at_checkpoint", regrow_after=0
     )
     take = _take_simulated if bench.platform == "cpu" else _take_chips
-    job = bench.supervise("run", path)
+    job = bench.run_job(path)
     pid = _trains(job)
     bring_back = take(bench, job, list(range(half, bench.count)), pid)
-    job.until(rf"shrinks from {bench.count} to {half} devices")
-    job.until(r"starting attempt [2-9].* on \d+ of \d+ devices")
+    job.until_event("rung-changed", before=bench.count, num_devices=half)
+    small = job.until_event("attempt-started", after=1, num_devices=half)["attempt"]
     bring_back()
-    begun = job.until(
-        rf"grows from {half} to {bench.count} devices(?:.*\n)+?.*(starting attempt.*)$"
-    )
-    note_lines(bench, job, r"shrinks|grows|makes? way|device \d+:|charged")
+    job.until_event("rung-changed", before=half, num_devices=bench.count)
+    begun = job.until_event("attempt-started", after=small, num_devices=bench.count)
+    ended = job.until_event("attempt-ended", attempt=begun["attempt"] - 1)
+    note_events(bench, job, "rung-changed", "device-bad", "attempt-started", "attempt-ended")
     job.process.send_signal(signal.SIGTERM)
     code = job.wait()
     bench.expect(code == 75, f"SIGTERM ended it with {code} instead of 75")
-    expect_regrown(bench, begun[1])
+    expect_regrown(bench, ended, begun)
 
 
-def expect_regrown(bench: Bench, begun: str) -> None:
-    """Expect that the attempt of the log line `begun` went on from a checkpoint, uncharged."""
-    bench.expect("from committed step" in begun, f"not right after a checkpoint: {begun}")
-    bench.expect("nothing is charged" in begun, f"charged: {begun}")
+def expect_regrown(bench: Bench, ended: dict[str, Any], begun: dict[str, Any]) -> None:
+    """Expect that the attempt that `begun` went on from a checkpoint, and that the one which had
+    `ended` before made way for it, which is not charged."""
+    bench.expect(begun["step"] is not None, f"not right after a checkpoint: {begun['text']}")
+    bench.expect(ended["status"] == "MADE_WAY", f"charged: {ended['text']}")
 
 
-def _take_simulated(bench: Bench, job: Child, places: list[int], pid: int) -> Callable[[], None]:
+def _take_simulated(bench: Bench, job: Job, places: list[int], pid: int) -> Callable[[], None]:
     file = bench.work / "ladder" / simulated.FILE
     simulated.mark_lost(file, *map(str, places))
     return lambda: simulated.mark_healthy(file, *map(str, places))
 
 
-def _take_chips(bench: Bench, job: Child, places: list[int], pid: int) -> Callable[[], None]:
+def _take_chips(bench: Bench, job: Job, places: list[int], pid: int) -> Callable[[], None]:
     """Kill the worker and take these chips before the next one can, while the supervisor is
     stopped; returns the function that gives them back."""
     job.process.send_signal(signal.SIGSTOP)
@@ -206,7 +209,7 @@ def _take_chips(bench: Bench, job: Child, places: list[int], pid: int) -> Callab
     "cpu",
     expected="a standby of kind `imports` has no device file open while it waits, and takes over "
     "when the worker is killed",
-    source="README, Fast restarts: no backend is touched before the dead process has let go of it",
+    source="docs/explanation/fast-restarts.md: a standby of kind `imports` touches no device",
     seconds=180.0,
 )
 def standby(bench: Bench) -> None:
@@ -222,21 +225,21 @@ def take_over(bench: Bench, name: str, kind: str, **env: str) -> None:
         CheckSkippedError: the supervisor says that there is no standby here.
     """
     count = 1 if bench.platform == "cpu" else None
-    job = bench.supervise("run", training(bench, name, count, standby=kind), env=env)
-    pid = int(job.until(r"\[attempt 1\] running as pid (\d+)")[1])
-    found = job.until(r"a standby is ready \((\w+)\), pid (\d+)|no standby is prepared .*")
-    if found[1] is None:
-        raise CheckSkippedError(found[0])
+    job = bench.run_job(training(bench, name, count, standby=kind), env)
+    pid = int(job.until_event("workers-started", attempt=1)["pids"][0])
+    found = job.until_event("standby-ready", "standby-failed")
+    if found["event"] == "standby-failed":
+        raise CheckSkippedError(found["text"])
     files_by_pid = {holder.pid: holder.devices for holder in accelerators.holders()}
-    opened = files_by_pid.get(int(found[2]), ())
-    bench.see(f"the standby ({found[1]}) has open: {', '.join(opened) or 'no device file'}")
+    opened = files_by_pid.get(found["pid"], ())
+    bench.see(f"the standby ({found['kind']}) has open: {', '.join(opened) or 'no device file'}")
     bench.see(f"the worker has open: {', '.join(files_by_pid.get(pid, ())) or 'no device file'}")
     if kind == "imports":
         bench.expect(not opened, f"it has {opened} open")
     os.kill(pid, signal.SIGKILL)
-    job.until(r"the standby \(\w+\) takes over")
-    job.until(r"\[attempt 2\].* resumed at step \d+ in ")
-    note_lines(bench, job, r"takes over|resumed at|cold start")
+    job.until_event("standby-used")
+    job.until_event("recovered", attempt=2)
+    note_events(bench, job, "standby-used", "recovered")
     job.process.send_signal(signal.SIGTERM)
     code = job.wait()
     bench.expect(code == 75, f"SIGTERM ended it with {code} instead of 75")

@@ -7,12 +7,11 @@ time, for a person at a terminal: the report may be lost with the machine.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,18 +19,34 @@ from types import FrameType
 
 import yaml
 
-from deploy.acceptance.bench import Bench, CheckFailedError, CheckSkippedError, Child
+from deploy.acceptance.bench import Bench, CheckFailedError, CheckSkippedError, Job
 from deploy.acceptance.checks import check
 from deploy.acceptance.jobs import training
 from supervisor.adapters.platforms import gce_metadata
 from supervisor.protocol.messages import printable
 
-_EVENTS = re.compile(
-    r"preempt|maintenance|announce|SIGTERM|told to stop|drain|exit code|ends with|failed", re.I
+_SHOWN = frozenset(
+    {
+        "preemption-announced",
+        "maintenance-announced",
+        "stop-requested",
+        "stop-postponed",
+        "stop-hurried",
+        "notice-used",
+        "workers-told-to-stop",
+        "worker-told-to-stop",
+        "attempt-stopped",
+        "attempt-ended",
+        "attempt-failed",
+        "job-ended",
+    }
 )
-_SAVES = re.compile(r"checkpoint committed|checkpoint of step \d+ is committed")
-_HEARD = "asked to stop by an announced preemption"
-"""The supervisor's line about an announcement; it may hear of one sooner than this check does."""
+"""The events of the job that are printed."""
+_HEARD: Mapping[str, Mapping[str, str]] = {
+    "preemption-announced": {},
+    "stop-requested": {"code": "PREEMPTION"},
+}
+"""The events of an announcement, of which the supervisor may hear sooner than this check does."""
 _LOOK = 0.05
 _PATIENCE = 1.0
 
@@ -59,7 +74,7 @@ def preempt(bench: Bench) -> None:
     config["trainer"]["init"]["model_dir"] = bench.model_dir
     path.write_text(yaml.safe_dump(config))
     stopping, course = threading.Event(), Course()
-    job = bench.supervise("run", path)
+    job = bench.run_job(path)
     with _signals(bench, job, course):
         asking = threading.Thread(target=_ask, args=(bench, stopping, course), daemon=True)
         asking.start()
@@ -105,20 +120,21 @@ class Course:
         self.announced = self.announced or time.monotonic()
 
 
-def _follow(bench: Bench, job: Child, course: Course) -> str:
-    """Print the job's events until it ends; returns the line of its last save, with the time."""
+def _follow(bench: Bench, job: Job, course: Course) -> str:
+    """Print the job's events until it ends; returns in words its last save, with the time."""
     shown, last_save = 0, ""
     while bench.left > 0:
         is_over = job.process.poll() is not None
-        lines = job.text.splitlines()
-        for line in lines[shown:]:
-            if _HEARD in line:
+        told = list(job.events())
+        for event in told[shown:]:
+            name = event["event"]
+            if name in _HEARD and _HEARD[name].items() <= event.items():
                 course.hear()
-            if _SAVES.search(line):
-                last_save, course.saved = f"{_now()} {line.strip()}", time.monotonic()
-            elif _EVENTS.search(line):
-                _tell(bench, line.strip())
-        shown = len(lines)
+            if name == "checkpoint-committed":
+                last_save, course.saved = f"{_now()} {event['text']}", time.monotonic()
+            elif name in _SHOWN:
+                _tell(bench, f"[{event['source']}] {event['text']}")
+        shown = len(told)
         if is_over:
             break
         time.sleep(_LOOK)
@@ -126,7 +142,7 @@ def _follow(bench: Bench, job: Child, course: Course) -> str:
 
 
 @contextmanager
-def _signals(bench: Bench, job: Child, course: Course) -> Iterator[None]:
+def _signals(bench: Bench, job: Job, course: Course) -> Iterator[None]:
     """In the block, pass SIGTERM and SIGHUP to us on to the job as SIGTERM, and print them.
 
     A system that shuts down sends them; we stay alive, so that the job can use all the time there
