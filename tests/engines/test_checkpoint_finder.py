@@ -337,6 +337,8 @@ def test_a_new_step_in_the_known_directory_ends_the_search(
     attempt: Attempt, tmp_path: Path
 ) -> None:
     bench = attempt("train.py", "--workdir", "out")
+    bench.finder.stop()
+    bench.finder._thread.join()  # a look between the two commits may take the second for the first
     commit(tmp_path / "run" / "checkpoints", 5)
     commit(tmp_path / "out", 6)
     assert bench.ends() is None
