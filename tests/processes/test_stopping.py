@@ -65,8 +65,8 @@ def test_a_stop_lets_the_trainer_save(
 
 SAVES_ON_CTRL_C = """
 import pathlib, sys, time
-print("ready to save", flush=True)
 try:
+    print("ready to save", flush=True)
     while True:
         time.sleep(3600)
 except KeyboardInterrupt:
