@@ -200,15 +200,19 @@ def watch(
     has_begun = goes_on
     proven = partial(steps.proves_now, workers=workers)
 
+    def tell_lower(step: int) -> bool:
+        if poller.is_stopped:
+            return False
+        on_lower(step)
+        return True
+
     def look_on_disk() -> int | None:
         nonlocal has_begun
         if not has_begun:
             steps.begin(directory)
             has_begun = True
         found = newest_committed(directory, proven, own)
-        below = lower.look(found, proven)
-        if below is not None and not poller.is_stopped:
-            on_lower(below)
+        lower.look(found, proven, tell_lower)
         for text in islice(committed.unreadable_markers(directory), _MAX_TOLD):
             if text not in told and len(told) < _MAX_TOLD:
                 told.add(text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -45,9 +45,13 @@ class LowerSteps:
         self._settled: set[str] | None = None
         """The names that need no look any more; None: the first look is still to come."""
 
-    def look(self, newest: int | None, proven: Proof) -> int | None:
-        """Returns the highest step below `newest` that the attempt has committed since the last
-        look; None: there is none, or `newest` is news itself, and is to be told first.
+    def look(self, newest: int | None, proven: Proof, tell: Callable[[int], bool]) -> None:
+        """Tell the highest step below `newest` that the attempt has committed since the last look.
+        Nothing is told if `newest` is news itself, and is to be told first.
+
+        `tell` returns False if it takes no step any more; then the step is left to `last_look`,
+        which waits until `tell` has returned. So each step is told before the end of the attempt
+        is, whoever sees it first.
 
         Raises:
             OSError: the directory cannot be read now.
@@ -55,8 +59,10 @@ class LowerSteps:
         with self._lock:
             is_news, self._newest = newest != self._newest, newest
             if newest is None or is_news:
-                return None
-            return self._latest(newest, proven)
+                return
+            found, settled = self._latest(newest, proven)
+            if found is None or tell(found):
+                self._settled = settled
 
     def last_look(self, newest: int | None, proven: Proof) -> tuple[int, ...]:
         """Returns what is left to tell when the attempt is over: `newest`, and a step below it that
@@ -66,14 +72,20 @@ class LowerSteps:
             OSError: the directory cannot be read now.
         """
         with self._lock:
-            lower = self._latest(newest, proven) if newest is not None else None
-            return () if newest is None or lower is None else (newest, lower)
+            if newest is None:
+                return ()
+            lower, self._settled = self._latest(newest, proven)
+            return () if lower is None else (newest, lower)
 
-    def _latest(self, newest: int, proven: Proof) -> int | None:
-        """Returns the highest new step below `newest` that was committed after it."""
+    def _latest(self, newest: int, proven: Proof) -> tuple[int | None, set[str]]:
+        """Returns the highest new step below `newest` that was committed after it, and the names
+        that need no look any more once this step is told."""
         entries = step_entries(self._directory, self._own)
-        if self._settled is None:
-            self._settled = self._old(path for _, path in entries)
+        settled = (
+            self._old(path for _, path in entries)
+            if self._settled is None
+            else self._settled.copy()
+        )
         posix = is_posix(self._directory)
         found: int | None = None
         lower = [(step, path) for step, path in entries if step < newest]
@@ -81,15 +93,15 @@ class LowerSteps:
             above = (path for step, path in entries if step == newest)
             since = max(map(commit_time, above), default=0.0)
             for step, path in lower:
-                if path.name in self._settled:
+                if path.name in settled:
                     continue
                 if is_committed(path, posix=posix, proven=proven, own=self._own):
-                    self._settled.add(path.name)
+                    settled.add(path.name)
                     if found is None and commit_time(path) > since:
                         found = step
         except (FileNotFoundError, NotADirectoryError):  # the program has just removed one
             pass
-        return found
+        return found, settled
 
     def _old(self, steps: Iterable[Path]) -> set[str]:
         """Returns the names of those `steps` that were there before the attempt began."""

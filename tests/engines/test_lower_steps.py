@@ -28,6 +28,18 @@ def nothing(step: Path) -> bool:
     return False
 
 
+def looked(lower: LowerSteps, newest: int) -> int | None:
+    """Look once; returns the step that was told."""
+    told: list[int] = []
+
+    def take(step: int) -> bool:
+        told.append(step)
+        return True
+
+    lower.look(newest, nothing, take)
+    return told[0] if told else None
+
+
 @pytest.fixture
 def lower(tmp_path: Path) -> LowerSteps:
     """The steps of an attempt that begins now, in a directory with two old steps."""
@@ -38,15 +50,15 @@ def lower(tmp_path: Path) -> LowerSteps:
 
 def test_a_new_step_is_told_once_after_the_newest_one(lower: LowerSteps, tmp_path: Path) -> None:
     mark(tmp_path, 100)
-    assert lower.look(50000, nothing) is None, "that one is told first"
-    assert lower.look(50000, nothing) == 100
-    assert lower.look(50000, nothing) is None
+    assert looked(lower, 50000) is None, "that one is told first"
+    assert looked(lower, 50000) == 100
+    assert looked(lower, 50000) is None
     mark(tmp_path, 200)
-    assert lower.look(50000, nothing) == 200
+    assert looked(lower, 50000) == 200
 
 
 def test_what_was_there_before_is_not_told(lower: LowerSteps) -> None:
-    assert [lower.look(50000, nothing) for _ in range(3)] == [None] * 3
+    assert [looked(lower, 50000) for _ in range(3)] == [None] * 3
     assert lower.last_look(50000, nothing) == ()
 
 
@@ -56,20 +68,30 @@ def test_what_was_committed_before_the_newest_one_is_not_told(
     """As of two saves between two looks."""
     mark(tmp_path, 60000, ago=0.5)
     mark(tmp_path, 70000)
-    assert [lower.look(70000, nothing) for _ in range(3)] == [None] * 3
+    assert [looked(lower, 70000) for _ in range(3)] == [None] * 3
 
 
 def test_what_nobody_has_committed_is_told_once_it_is(lower: LowerSteps, tmp_path: Path) -> None:
     (tmp_path / "100").mkdir()
-    assert [lower.look(50000, nothing) for _ in range(2)] == [None] * 2
+    assert [looked(lower, 50000) for _ in range(2)] == [None] * 2
     mark(tmp_path, 100)
-    assert lower.look(50000, nothing) == 100
+    assert looked(lower, 50000) == 100
 
 
 def test_the_last_look_tells_the_newest_one_first(lower: LowerSteps, tmp_path: Path) -> None:
     mark(tmp_path, 100)
     assert lower.last_look(50000, nothing) == (50000, 100)
     assert lower.last_look(None, nothing) == ()
+
+
+def test_a_step_that_nobody_takes_any_more_is_left_to_the_last_look(
+    lower: LowerSteps, tmp_path: Path
+) -> None:
+    """As of a look that is under way when the attempt ends."""
+    assert looked(lower, 50000) is None
+    mark(tmp_path, 100)
+    lower.look(50000, nothing, lambda step: False)
+    assert lower.last_look(50000, nothing) == (50000, 100)
 
 
 def test_the_watcher_tells_them(tmp_path: Path) -> None:
@@ -82,6 +104,5 @@ def test_the_watcher_tells_them(tmp_path: Path) -> None:
     assert lower.get(timeout=PATIENCE) == 100
     watcher.stop()
     mark(tmp_path, 200)
-    # Its thread may be in the middle of a look: then it tells the step itself.
-    assert watcher.last_lower(closed=False) == (50000, 200) or lower.get(timeout=PATIENCE) == 200
+    assert watcher.last_lower(closed=False) == (50000, 200)
     assert commits.empty()
