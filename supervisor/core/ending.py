@@ -153,8 +153,7 @@ def _group_gone(
     if state.drain is not None:
         return drained(replace(state, last_failure=failure), state.drain)
     if not group.abandoned and isinstance(cause, MakesWay) and cause.explains(failure):
-        reason = "it made way for a larger rung: nothing is charged"
-        return go_on(state, reason, event.at, policy)
+        return _made_way(state, cause, event.at, policy)
     is_lost = group.abandoned and not isinstance(cause, NotFinite)
     if is_lost or failure is None:
         reason = "the last attempt was lost with its supervisor: nothing is charged"
@@ -162,6 +161,14 @@ def _group_gone(
     if isinstance(cause, NotFinite):
         return _diverged(state, failure, cause, event, policy)
     return _ended_badly(before, state, failure, event, policy)
+
+
+def _made_way(state: JobState, cause: MakesWay, at: float, policy: RestartPolicy) -> StepResult:
+    """The group stopped as it was asked to: go on with other units, and charge nothing."""
+    if not cause.leaving:
+        return go_on(state, "it made way for a larger rung: nothing is charged", at, policy)
+    state = replace(state, ladder=replace(state.ladder, doubtful=True))
+    return go_on(state, f"{cause.leaving}: nothing is charged", at, policy)
 
 
 def _ended_badly(

@@ -325,6 +325,16 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class HostsLeaving:
+    """Hosts on which workers of the attempt run are about to go. Others stay, or will come."""
+
+    at: float
+    attempt: int
+    reason: str
+    """Which hosts, and why, for people."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """The time of `JobState.deadline` has come.
 
@@ -358,6 +368,7 @@ Event = (
     | RungCompileFailed
     | QuarantineCleared
     | StopRequested
+    | HostsLeaving
     | DeadlineReached
 )
 

@@ -111,6 +111,12 @@ def _when_to_save(state: JobState, event: StopRequested, policy: RestartPolicy) 
     return begins if begins is not None and begins > event.at else None
 
 
+def grace_to_save(state: JobState, policy: RestartPolicy) -> float:
+    """Returns the grace period in seconds of a group whose machine is about to go. The platform
+    ends the machine itself: killing an unfinished save would gain nothing."""
+    return max(policy.grace_period, _SAVES * (state.longest_save or 0.0))
+
+
 def time_to_stop(longest_save: float | None, policy: RestartPolicy) -> float:
     """Returns how many seconds before the machine goes its workers must be asked to stop."""
     return max(policy.grace_period, _SAVES * (longest_save or 0.0)) + _LAST_STEP
@@ -145,8 +151,7 @@ def ask_to_stop(
     assert drain is not None
     reason = _WHO[drain.source]
     if drain.source is StopSource.PREEMPTION and saving is not None:
-        # The platform ends the machine itself: killing an unfinished save would gain nothing.
-        grace = max(grace, _SAVES * saving)
+        grace = grace_to_save(state, policy)
         reason += f"; the longest save so far took {saving:.1f} s"
     if drain.begins is not None:  # checkpoints since the request are not the save asked for
         drain = replace(drain, begins=None, highest=state.newest)

@@ -20,6 +20,7 @@ SINCE: Mapping[str, int] = {
     "LossesNotFinite": 2,
     "CancelLaunch": 2,
     "LaunchCancelled": 2,
+    "HostsLeaving": 2,
 }
 """The format in which a kind of event or decision was added; kinds not in it are in format 1."""
 

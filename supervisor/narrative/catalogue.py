@@ -104,7 +104,8 @@ KEYS = {
     "stage": "text: the last stage that the workers reported; null: they reported none",
     "standby": "true or false: true if standbys became the workers",
     "status": "text: how the job ended: `SUCCEEDED`, `FAILED` or `DRAINED`; an attempt may also "
-    "end as `MADE_WAY` (for a larger rung) or `LOST` (its supervisor ended before it)",
+    "end as `MADE_WAY` (for a larger rung, or off hosts that go) or `LOST` (its supervisor ended "
+    "before it)",
     "starting_step": "number: the step at which the attempt began; null: not known",
     "step": "number: a step: the last completed, restored or committed one; null: none is known",
     "steps_progressed": "number: how many steps the attempt completed; null: not known",

@@ -7,6 +7,7 @@ from typing import get_args
 from supervisor.core.events import (
     DeadlineReached,
     Event,
+    HostsLeaving,
     LaunchCancelled,
     SaveMeasured,
     WorkersIdle,
@@ -22,6 +23,7 @@ UNTOLD = {
     DeadlineReached: "the decisions that follow from it are told",
     SaveMeasured: "it decides when a save must begin, which is told then",
     WorkersIdle: "the decision that follows from it is told",
+    HostsLeaving: "the decision that follows from it is told",
     LaunchCancelled: "the decision that follows from it is told",
 }
 

@@ -32,15 +32,23 @@ STEPS = 300
 
 
 class Cluster:
-    """Hosts with Ray; the first one is the head, and has the leader. `count` hosts train."""
+    """Hosts with Ray; the first one is the head, and has the leader. `count` hosts train.
 
-    def __init__(self, hosts: Network, model_dir: Path) -> None:
+    `head_trains`: the head's host may be one of them.
+    """
+
+    def __init__(self, hosts: Network, model_dir: Path, *, head_trains: bool = True) -> None:
         self._network = hosts
         self.model_dir = model_dir
         self.leader = hosts.host()
         self.ray = RayOnHosts(self.leader)
-        self.ray.start(self.leader)
+        self._head_cpus = int(head_trains)
+        self.start_head()
         self.others: dict[str, HostOfTests] = {}
+
+    def start_head(self) -> None:
+        """Start the head of the cluster."""
+        self.ray.start(self.leader, self._head_cpus)
 
     def join(self, number: int) -> None:
         """Add hosts."""
@@ -54,8 +62,8 @@ class Cluster:
         """All hosts by name."""
         return {self.leader.name: self.leader, **self.others}
 
-    def run(self, count: int, spares: int = 0, **restart: Any) -> Running:
-        """Start the supervisor on the head's host."""
+    def run(self, count: int, spares: int = 0, pace: str = "", **restart: Any) -> Running:
+        """Start the supervisor on the head's host; `pace` is the seconds of a step."""
         autorestart = {"max_num_restarts": 1, "standby": "off", **restart}
         hosts = {"engine": "ray", "count": count, "spares": spares, "lost_after": LOST_AFTER}
         init = {
@@ -64,7 +72,7 @@ class Cluster:
             "devices": {"platform": "cpu", "count": count},
             "autorestart": autorestart,
         }
-        argv = [sys.executable, RANK, "{model_dir}", str(STEPS)]
+        argv = [sys.executable, RANK, "{model_dir}", str(STEPS), *([pace] if pace else [])]
         command = {"argv": argv, "success": {"step": STEPS}, "elastic": True}
         config = self.model_dir.with_name("trainer.yaml")
         config.write_text(yaml.safe_dump({"trainer": {"init": init, "command": command}}))
@@ -91,6 +99,13 @@ class Cluster:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with network() as hosts:
         yield Cluster(hosts, tmp_path / "run")
+
+
+@pytest.fixture
+def cluster_beside_its_head(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster whose head trains nothing, as that of KubeRay."""
+    with network() as hosts:
+        yield Cluster(hosts, tmp_path / "run", head_trains=False)
 
 
 def taken(model_dir: Path) -> dict[int, list[tuple[int, int, float]]]:
@@ -176,6 +191,44 @@ def test_a_frozen_host_that_thaws_commits_nothing(cluster: Cluster) -> None:
     frozen.thaw()
     assert eventually(lambda: not cluster.ranks(frozen), 1.0)
     finished(running, cluster)
+
+
+def test_a_host_that_is_drained_is_left_after_a_save(cluster: Cluster) -> None:
+    cluster.join(2)
+    running = cluster.run(2, spares=1, pace="0.2")
+    trains(running)
+    drained = cluster.working()
+    cluster.ray.drain(drained)
+    running.wait_for_event("attempt-started", 60, attempt=2)
+    drained.vanish()
+    result = finished(running, cluster)
+    first, second = result.summary["attempts"]
+    assert (first["status"], second["status"]) == ("MADE_WAY", "SUCCEEDED")
+    assert "Ray drains it" in result.event("workers-told-to-stop")["reason"]
+    assert not result.has_event("host-lost")
+    assert result.event("attempt-stopped", attempt=1)["lost_steps"] == 0
+    assert not result.has_event("budget-used")
+
+
+def test_a_head_that_is_lost_has_the_job_save_and_wait_for_a_cluster(
+    cluster_beside_its_head: Cluster,
+) -> None:
+    """The head's host stays, and the leader on it; another head takes the place of the first."""
+    cluster = cluster_beside_its_head
+    cluster.join(2)
+    running = cluster.run(2, pace="0.2", wait_for_capacity=300)
+    trains(running)
+    cluster.ray.end(cluster.leader)
+    running.wait_for_event("cluster-lost", 60)
+    running.wait_for_event("capacity-awaited", 120)
+    cluster.start_head()
+    for host in cluster.others.values():
+        cluster.ray.end(host)
+        cluster.ray.start(host)
+    result = finished(running, cluster)
+    assert result.summary["attempts"][0]["status"] == "MADE_WAY"
+    assert result.event("attempt-stopped", attempt=1)["lost_steps"] == 0
+    assert not result.has_event("budget-used")
 
 
 def test_the_leader_is_killed_and_the_same_command_goes_on(cluster: Cluster) -> None:

@@ -38,6 +38,7 @@ from supervisor.core.events import (
     DeadlineReached,
     DevicesProbed,
     Event,
+    HostsLeaving,
     LaunchCancelled,
     LaunchFailed,
     LossesNotFinite,
@@ -145,6 +146,7 @@ drawn: dict[type, st.SearchStrategy[Event]] = {
         steps,
         steps,
     ),
+    HostsLeaving: st.builds(HostsLeaving, times, attempts, st.just("host h2 is about to go")),
     CheckpointsFound: st.builds(CheckpointsFound, times, st.integers(0, 1), st.just("/out/ckpts")),
     CheckpointSetAside: st.builds(
         CheckpointSetAside,

@@ -89,6 +89,8 @@ _NO_VERBS = {"stop"}
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Yield the words of each command of ours that a page names, also those that are not run."""
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        if "_build" in page.parts:
+            continue
         text = page.read_text(encoding="utf-8")
         for line in (*_INLINE.findall(text), *_AFTER_PROMPT.findall(text)):
             yield str(page.relative_to(ROOT)), re.split(r" [|&>]|;", line)[0].split()

@@ -17,8 +17,11 @@ from typing import Any, cast
 
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import (
+    DevicesProbed,
     Event,
+    HostsLeaving,
     LaunchFailed,
+    StopRequested,
     WorkersGone,
     WorkersObserved,
     WorkersStarted,
@@ -26,6 +29,7 @@ from supervisor.core.events import (
 from supervisor.diagnosis.failure import RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Charge
 from supervisor.engines.fleet.agent import Agent
+from supervisor.engines.fleet.fleet import in_order
 from supervisor.engines.fleet.fleet_engine import FleetEngine, Leadership
 from supervisor.engines.fleet.fleet_messages import encoded
 from supervisor.engines.fleet.transport import Listener, Node
@@ -220,6 +224,9 @@ class World:
         self.hosts: dict[str, SimulatedHost] = {}
         """By agent."""
         self.nodes = {f"n{number}": Node(f"n{number}", "10.0.0.1") for number in range(nodes)}
+        self._names = itertools.count(nodes)
+        self.is_headless = False
+        """Whether the cluster does not answer."""
         self.failed: set[int] = set()
         """The attempts of which a rank failed by itself."""
         self.leader: Leader | None = None
@@ -305,6 +312,43 @@ class World:
 
         self.later(self.random.uniform(_GUARD, 15.0), lost)
 
+    def show_nodes(self) -> None:
+        """The cluster shows the leader the nodes as they are now."""
+        if not self.is_headless:
+            self._tell(lambda listener: listener.nodes_seen(tuple(self.nodes.values())))
+
+    def drain(self, name: str, seconds: float) -> None:
+        """The cluster announces that a node goes in so many seconds. A new one takes its place."""
+        if name not in self.nodes or self.nodes[name].draining:
+            return
+        self.nodes[name] = replace(self.nodes[name], draining="it is drained")
+        self.show_nodes()
+
+        def go() -> None:
+            del self.nodes[name]
+            for host in list(self.hosts.values()):
+                if host.name == name:
+                    host.process.is_frozen = False
+                    self.kill_agent(host)
+            new = f"n{next(self._names)}"
+            self.nodes[new] = Node(new, "10.0.0.1")
+            self.show_nodes()
+
+        self.later(seconds, go)
+
+    def lose_head(self, seconds: float) -> None:
+        """The cluster does not answer for so long. Messages still come through."""
+        if self.is_headless:
+            return
+        self.is_headless = True
+        self._tell(lambda listener: listener.cluster_lost("the head does not answer"))
+
+        def come_back() -> None:
+            self.is_headless = False
+            self.show_nodes()
+
+        self.later(seconds, come_back)
+
     def freeze(self, host: SimulatedHost, seconds: float) -> None:
         """A host stands still, guard and ranks too; its guard is the first that goes on."""
         if host.process.is_frozen or not host.process.is_alive:
@@ -329,7 +373,10 @@ class Leader:
         self.process = Process(world)
         self.process.on_event = self._on_event
         self.phase = "idle"
+        self._looks = 0
         self.ran_since = 0.0
+        self.leaves = ""
+        """Why the present attempt moves off hosts; empty: it does not."""
         world.leader = self
         leadership = Leadership(epoch, writer(), LOST_AFTER, f"job-{epoch}")
         self.engine = FleetEngine(
@@ -352,10 +399,21 @@ class Leader:
         launch = launch_in(Path("/nowhere"), ("train",), self.size)
         return replace(launch, attempt=self.attempt)
 
-    def _start(self) -> None:
+    def _start(self, units: tuple[str, ...] = ()) -> None:
         self.attempt += 1
         self.phase = "starting"
-        self.engine.start(self._launch())
+        self.engine.start(replace(self._launch(), units=units))
+
+    def _look(self) -> None:
+        """Have the hosts of the next attempt looked for."""
+        self._looks += 1
+        self.engine.probe(self._launch().plan, self._looks, None)
+
+    def _looked(self, healthy: Sequence[str]) -> None:
+        if len(healthy) >= self.size:
+            self._start(in_order(healthy[: self.size], self.engine.nodes))
+        else:
+            self.process.call_later(5.0, self._look)
 
     def _kill(self) -> None:
         self.phase = "killing"
@@ -379,6 +437,16 @@ class Leader:
                 assert failure.charge is Charge.NOTHING, failure
                 self.phase = "idle"
                 self.process.call_later(1.0, self._start)
+            case HostsLeaving(attempt=self.attempt) if self.phase == "running":
+                self.phase, self.leaves = "leaving", event.reason
+                self.process.call_later(2.0, self._kill)  # a save
+            case StopRequested():
+                self.phase = "drained"
+            case DevicesProbed(number=self._looks, healthy=healthy) if self.phase == "idle":
+                self._looked(healthy)
+            case WorkersGone(attempt=self.attempt) if self.phase == "killing" and self.leaves:
+                self.phase, self.leaves = "idle", ""
+                self._look()
             case WorkersGone(attempt=self.attempt, failure=failure) if self.phase == "killing":
                 if self.attempt not in self.world.failed and failure is not None:
                     is_known = failure.rule == "host-lost"
@@ -399,7 +467,7 @@ class Leader:
         def introduce() -> None:
             for host in self.world.hosts.values():
                 listener.agent_placed(host.agent_name, host.name)
-            listener.nodes_seen(tuple(self.world.nodes.values()))
+            self.world.show_nodes()
 
         self.process.call_later(0.1, introduce)
 

@@ -35,7 +35,7 @@ def storm(world: World, size: int, spares: int) -> None:
 def strike(world: World, leader: Leader, host: SimulatedHost) -> int:
     """Something goes wrong; returns the number of the leader's last attempt."""
     random = world.random
-    match random.randrange(8):
+    match random.randrange(9):
         case 0:
             host.fail_rank()
         case 1:
@@ -52,7 +52,18 @@ def strike(world: World, leader: Leader, host: SimulatedHost) -> int:
             host.to_agent = host.to_leader = True
         case 7:
             leader.die()
+        case 8:
+            strike_cluster(world, leader, host)
     return leader.attempt
+
+
+def strike_cluster(world: World, leader: Leader, host: SimulatedHost) -> None:
+    """The cluster drains a node, if enough are left, or does not answer for a while."""
+    stay = sum(not node.draining for node in world.nodes.values())
+    if world.random.random() < 0.5 and stay > leader.size:
+        world.drain(host.name, world.random.uniform(5.0, 60.0))
+    else:
+        world.lose_head(world.random.expovariate(1 / 15.0))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -68,6 +79,56 @@ def test_no_two_attempts_live_and_the_job_goes_on_once_nothing_goes_wrong(seed: 
     live = [host.launch for host in world.hosts.values() if host.launch is not None]
     assert len(live) == leader.size
     assert {launch.attempt for launch in live} == {leader.attempt}
+
+
+def drained(*names: str, nodes: int) -> Leader:
+    """A job on two hosts that trains, and then hears that these nodes go in a minute."""
+    world = World(3, nodes=nodes, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 1)
+    world.pass_time(20.0)
+    assert (leader.phase, leader.attempt, leader.engine.nodes) == ("running", 1, ("n0", "n1"))
+    for name in names:
+        world.drain(name, 60.0)
+    world.pass_time(30.0)
+    return leader
+
+
+def test_a_job_moves_off_a_host_that_is_drained_and_the_others_keep_their_ranks() -> None:
+    leader = drained("n0", nodes=3)
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    assert leader.engine.nodes == ("n2", "n1")
+    leader.world.pass_time(120.0)
+    assert (leader.phase, leader.attempt) == ("running", 2), "the host goes, and nobody needs it"
+
+
+def test_without_a_spare_a_job_waits_for_the_host_that_comes() -> None:
+    leader = drained("n0", nodes=2)
+    assert (leader.phase, leader.attempt) == ("idle", 1)
+    leader.world.pass_time(120.0)
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    assert leader.engine.nodes == ("n2", "n1")
+
+
+def test_a_job_whose_hosts_all_go_is_asked_to_stop() -> None:
+    leader = drained("n0", "n1", "n2", nodes=3)
+    assert (leader.phase, leader.attempt) == ("drained", 1)
+
+
+def test_a_drained_host_that_has_no_rank_is_no_reason_to_move() -> None:
+    leader = drained("n2", nodes=3)
+    assert (leader.phase, leader.attempt) == ("running", 1)
+
+
+@pytest.mark.parametrize(("seconds", "attempts"), [(5.0, 1), (60.0, 2)])
+def test_a_head_that_stays_away_has_the_job_save_and_wait(seconds: float, attempts: int) -> None:
+    world = World(3, nodes=2, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 0)
+    world.pass_time(20.0)
+    world.lose_head(seconds)
+    world.pass_time(19.0 + seconds)
+    assert leader.phase == ("running" if attempts == 1 else "idle")
+    world.pass_time(40.0 + seconds)
+    assert (leader.phase, leader.attempt) == ("running", attempts)
 
 
 def test_two_hundred_agents_lose_half_of_them_in_one_decision() -> None:

@@ -41,6 +41,7 @@ from supervisor.core.events import (
     DeadlineReached,
     DevicesProbed,
     Event,
+    HostsLeaving,
     LaunchCancelled,
     LaunchFailed,
     LossesNotFinite,
@@ -197,6 +198,7 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
     yield SaveMeasured(now, attempt, 1.0)
     yield RungCompileFailed(now, phase, 2, "it is too large")
     yield QuarantineCleared(now, ())
+    yield HostsLeaving(now, attempt, "host h2 is about to go: it is drained")
     yield from (StopRequested(now, source) for source in (StopSource.PERSON, StopSource.PREEMPTION))
     yield DeadlineReached(state.due if state.due is not None else now + _LONG)
     yield DeadlineReached(now, Silence(attempt, Stage.TRAINING, 600.0))

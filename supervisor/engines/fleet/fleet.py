@@ -45,6 +45,11 @@ class HostState:
     lost: str = ""
     """Why the transport has lost it; empty: it has not."""
 
+    @property
+    def stays(self) -> bool:
+        """Whether it is of use, and will be: as far as is known, it is not about to go."""
+        return not (self.lost or self.problem or self.node.draining)
+
     def questioned(self, question: Question, at: float) -> HostState:
         """Returns the host after a question that is answered at the time `at`."""
         waits = question.number - question.answered - 1
@@ -105,7 +110,7 @@ class Fleet:
         have one: it may come back.
         """
         taken = {host.node.id for host in self.hosts.values() if not host.lost}
-        usable = sum(not (host.lost or host.problem) for host in self.hosts.values())
+        usable = sum(host.stays for host in self.hosts.values())
         free = [node for name, node in self.nodes.items() if name not in taken]
         free.sort(key=lambda node: bool(node.draining))
         return tuple(free[: max(0, self.wanted - usable)])
@@ -148,6 +153,16 @@ class Fleet:
         """Returns the hosts on which ranks can be started."""
         hosts = self.hosts.values()
         return tuple(host for host in hosts if host.is_ready(at, self.lost_after))
+
+    def leaving(self, agents: Iterable[str]) -> dict[str, str]:
+        """Returns the nodes of those `agents` that are about to go, and why."""
+        nodes = (self.hosts[agent].node for agent in agents)
+        return {node.id: node.draining for node in nodes if node.draining}
+
+    @property
+    def all_leave(self) -> bool:
+        """Whether no node stays."""
+        return all(node.draining for node in self.nodes.values())
 
     def of_node(self, node: str) -> HostState | None:
         """Returns the host of a node: the agent that is not lost, if there is one."""

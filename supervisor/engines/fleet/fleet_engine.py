@@ -21,9 +21,12 @@ from supervisor.core.events import (
     BadUnit,
     CheckpointsFound,
     DevicesProbed,
+    HostsLeaving,
     LaunchCancelled,
     LaunchFailed,
     Noticed,
+    StopRequested,
+    StopSource,
     WorkerReported,
     WorkersGone,
     WorkersIdle,
@@ -81,6 +84,9 @@ _TICKS = 20
 """How often in `lost_after` seconds the fence is looked at."""
 _EVIDENCE_WAIT = 2.0
 """Seconds to wait for the evidence of the suspects. Without it their digests are judged."""
+_HEAD_PATIENCE = 10.0
+"""Seconds for which a cluster need not answer before the job saves: its head may be busy. Agents
+are answered for about a minute after its end."""
 _FIRST_JOIN = 30.0
 _JOIN = 5.0
 """Seconds to wait for hosts that are missing: until all were there once, and later."""
@@ -177,6 +183,10 @@ class FleetEngine:
         """The nodes of the last attempt, by rank."""
         self._probe: _Probe | None = None
         self._was_full = False
+        self._cluster_lost: tuple[float, str] | None = None
+        """Since when the cluster does not answer, and why; None: it does."""
+        self._told_leaving: tuple[int, str] | None = None
+        """The attempt that was last told that hosts of it are about to go, and which."""
         self._idle: dict[str, tuple[float, float]] = {}
         self._has_stepped = False
         self._stragglers = StragglerWatch()
@@ -371,6 +381,7 @@ class FleetEngine:
 
     def nodes_seen(self, nodes: tuple[Node, ...]) -> None:
         """See `transport.Listener`."""
+        self._cluster_lost = None
         self._fleet.seen(nodes)
         self._place_agents()
 
@@ -390,7 +401,11 @@ class FleetEngine:
 
     def cluster_lost(self, why: str) -> None:
         """See `transport.Listener`."""
-        text = f"the cluster does not answer: {why}; the workers run on while their agents do"
+        self._cluster_lost = self._clock.now(), why
+        text = (
+            f"the cluster does not answer: {why}; if it stays so, the job saves, and waits for a "
+            "cluster"
+        )
         self._notice(Notice("cluster-lost", text, reason=why))
 
     def heard(self, agent: str, payload: bytes) -> None:
@@ -556,6 +571,7 @@ class FleetEngine:
 
     def _tick(self) -> None:
         self._look_for_lost()
+        self._look_for_leaving()
         self._on_ready()
         self._look_for_end()
         self._reactor.call_later(self._lead.lost_after / _TICKS, self._tick)
@@ -572,6 +588,32 @@ class FleetEngine:
                 why = host.lost or f"not heard for {now - host.answered_at:.1f} s"
                 self._host_lost(agent, attempt, why, now)
         self._fleet.forget(now, used)
+
+    def _look_for_leaving(self) -> None:
+        """Post that hosts of the running attempt are about to go: some of them, because their nodes
+        are drained, or all, because the cluster is lost. If no node stays, the job ends."""
+        attempt, now = self._attempt, self._clock.now()
+        if attempt is None or self._start_of is not None or self._kill_of is not None:
+            return
+        told = self._why_leaving(attempt, now)
+        if not told or self._told_leaving == (attempt.number, told):
+            return
+        self._told_leaving = attempt.number, told
+        if self._cluster_lost is None and self._fleet.all_leave:
+            self._reactor.post(StopRequested(now, StopSource.PREEMPTION, told, notice=0.0))
+        else:
+            self._reactor.post(HostsLeaving(now, attempt.number, told))
+
+    def _why_leaving(self, attempt: FleetAttempt, now: float) -> str:
+        """Returns which hosts of the attempt are about to go, and why; empty: none is."""
+        if self._cluster_lost is not None:
+            since, why = self._cluster_lost
+            is_long = now - since >= _HEAD_PATIENCE
+            return (
+                f"the cluster has not answered for {_HEAD_PATIENCE:g} s: {why}" if is_long else ""
+            )
+        leaving = self._fleet.leaving(dict.fromkeys(attempt.agents))
+        return "; ".join(f"host {node} is about to go: {why}" for node, why in leaving.items())
 
     def _host_lost(self, agent: str, attempt: FleetAttempt, why: str, now: float) -> None:
         if agent in attempt.gone:
@@ -612,7 +654,7 @@ class FleetEngine:
         probe, now = self._probe, self._clock.now()
         if probe is None:
             return
-        ready = self._fleet.choose(len(self._fleet.hosts), self._before, now)
+        ready = self._staying(now)
         self._was_full |= len(ready) >= probe.size
         if len(ready) < probe.size and now < probe.patient_until:
             return
@@ -625,10 +667,21 @@ class FleetEngine:
         )
         self._reactor.post(DevicesProbed(now, probe.number, healthy, bad))
 
+    def _staying(self, now: float) -> tuple[HostState, ...]:
+        """Returns the hosts that are ready and stay, as far as is known: previous members first."""
+        if self._cluster_lost is not None:
+            return ()
+        ready = self._fleet.choose(len(self._fleet.hosts), self._before, now)
+        return tuple(host for host in ready if host.stays)
+
     def _why_missing(self, node: str, now: float) -> str:
+        if self._cluster_lost is not None:
+            return f"the cluster does not answer: {self._cluster_lost[1]}"
         host = self._fleet.of_node(node)
         if host is None:
             return "the cluster does not show it"
+        if host.node.draining:
+            return f"it is about to go: {host.node.draining}"
         return host.why_not_ready(now, self._lead.lost_after)
 
     # --- ending -----------------------------------------------------------------------------
