@@ -2,7 +2,7 @@
 
     python -m benchmarks.core_scale [--quick] [--json FILE]
 
-A job of as many hosts, one worker each, loses half of them at once; the workers of the other half
+A job on as many machines of a cluster, one worker each, loses half of them at once; the workers of the other half
 are killed. Their ends come in random order, in a few observations. A probe answers which hosts are
 left, the job goes on with them, and a probe finds half of them bad. There are no processes: the
 events are made here. `most_step_*` is the longest single decision; `journal_bytes_per_host_*` is
@@ -68,7 +68,7 @@ class Fleet:
             max_num_restarts=3,
             success=Success(step=1_000_000),
             rungs=self.rungs,
-            units=self.hosts,
+            num_hosts=len(self.hosts),
             workers_are_units=True,
         )
         self.policy = RestartPolicy(phases=(phase,))
@@ -89,6 +89,7 @@ class Fleet:
         """The supervisor and the first attempt start."""
         self.happens(SupervisorStarted(self.now, "job", self.policy, None))
         self.happens(PhaseBegun(self.now, 0, "20260101_000000_restartable", None))
+        self.happens(DevicesProbed(self.now, self.state.looks, self.hosts, ()))
         self._attempt_starts()
 
     def loses(self, lost: Sequence[str], *, found: bool = False) -> None:
@@ -148,7 +149,7 @@ def main() -> None:
 
 def _fleet(number: int, rungs: int, random: random.Random) -> Fleet:
     sizes = {max(1, number * each // rungs) * _CHIPS for each in range(1, rungs + 1)}
-    hosts = tuple(f"host-{index:05}" for index in range(number))
+    hosts = tuple(f"{index:056x}" for index in range(number))  # as long as the id of a node of Ray
     return Fleet(hosts, tuple(sorted(sizes, reverse=True)), random)
 
 

@@ -9,7 +9,7 @@ quarantine last time. A probe that found nothing out (`DevicesProbed.problem`) c
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from supervisor.core.decisions import Wait
@@ -50,9 +50,10 @@ def bad_units_in_use(
     return tuple(bad.unit for bad in event.bad if bad.unit in in_use)
 
 
-def usable(state: JobState, found: Collection[str]) -> frozenset[str]:
-    """Returns the units of `found` that are not in quarantine."""
-    return frozenset(found) - state.quarantine.units
+def usable(state: JobState, found: Iterable[str]) -> tuple[str, ...]:
+    """Returns the units of `found` that are not in quarantine, each once and in their order."""
+    kept = state.quarantine.units
+    return tuple(unit for unit in dict.fromkeys(found) if unit not in kept)
 
 
 @dataclass(frozen=True, slots=True)

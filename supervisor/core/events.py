@@ -286,6 +286,7 @@ class DevicesProbed:
     at: float
     number: int
     healthy: tuple[str, ...]
+    """The units to use. Machines of a cluster come in the order in which they are preferred."""
     bad: tuple[BadUnit, ...]
     problem: str | None = None
     """Why the probe found nothing out; None: it did, and `healthy` and `bad` are valid."""

@@ -72,13 +72,15 @@ class Ladder:
         others = tuple(each for each in self.struck if each.num_devices != num_devices)
         return replace(self, struck=(*others, Struck(num_devices, reason)))
 
-    def place(self, phase: PhasePolicy, usable: Set[str]) -> Placement | None:
+    def place(self, phase: PhasePolicy, usable: Collection[str]) -> Placement | None:
         """Returns the largest rung that `usable` units make up, in an aligned run if they must be
-        side by side; None: not even the smallest."""
+        side by side; None: not even the smallest. The order of `usable` counts only for machines of
+        a cluster: who comes first is preferred."""
         struck = {each.num_devices for each in self.struck}
         if phase.num_hosts:
             return self._place_on_hosts(phase, usable, struck)
-        there = [unit in usable for unit in phase.units]
+        known = frozenset(usable)
+        there = [unit in known for unit in phase.units]
         before = (0, *accumulate(there))
         for num_devices in phase.rungs:
             size = num_devices * len(phase.units) // phase.rungs[0]
@@ -92,18 +94,18 @@ class Ladder:
         return None
 
     def _place_on_hosts(
-        self, phase: PhasePolicy, usable: Set[str], struck: Set[int]
+        self, phase: PhasePolicy, usable: Collection[str], struck: Set[int]
     ) -> Placement | None:
         """Returns the largest rung that any machines of `usable` make up. Previous members come
         first, and keep their ranks."""
         before = self.placement.units if self.placement is not None else ()
-        stay = tuple(unit for unit in before if unit in usable)
-        others = sorted(usable - frozenset(before))
+        there = dict.fromkeys(usable)
+        stay = dict.fromkeys(unit for unit in before if unit in there)
+        by_preference = (*stay, *(unit for unit in there if unit not in stay))
         for num_devices in phase.rungs:
             size = num_devices * phase.num_hosts // phase.rungs[0]
-            if num_devices not in struck and size <= len(usable):
-                chosen = (*stay, *others)[:size]
-                return Placement(num_devices, _keeping_ranks(chosen, before))
+            if num_devices not in struck and size <= len(there):
+                return Placement(num_devices, _keeping_ranks(by_preference[:size], before))
         return None
 
     def moved(self, phase: PhasePolicy, to: Placement, at: float, soon: float) -> Ladder:
@@ -123,8 +125,10 @@ def _keeping_ranks(chosen: Collection[str], before: Sequence[str]) -> tuple[str,
     """Returns the units of `chosen` in the order of their ranks: those of `before` keep theirs, as
     far as there are so many ranks, and the others take what is left."""
     places: list[str | None] = [None] * len(chosen)
+    without_rank = dict.fromkeys(chosen)
     for rank, unit in enumerate(before[: len(places)]):
-        if unit in chosen:
+        if unit in without_rank:
             places[rank] = unit
-    left = iter([unit for unit in chosen if unit not in places])
+            del without_rank[unit]
+    left = iter(without_rank)
     return tuple(unit if unit is not None else next(left) for unit in places)

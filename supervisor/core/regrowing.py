@@ -40,7 +40,7 @@ def spares_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) 
     phase, ladder = policy.phases[state.phase], state.ladder
     if ladder.look_at is None or event.problem is not None:
         return state, ()
-    units = usable(state, {*event.healthy, *ladder.units(phase)})
+    units = usable(state, (*event.healthy, *ladder.units(phase)))
     placement = ladder.place(phase, units)
     larger = placement is not None and placement.num_devices > (ladder.num_devices(phase) or 0)
     since = ladder.larger_since if ladder.larger_since is not None else event.at

@@ -193,8 +193,10 @@ def in_order(nodes: Collection[str], before: Collection[str]) -> tuple[str, ...]
     """Returns `nodes` in the order of their ranks: who stays keeps the rank that it had, as far as
     there are so many ranks, and the others take what is left."""
     places: list[str | None] = [None] * len(nodes)
-    for place, node in enumerate(before):
-        if node in nodes and place < len(places):
+    without_place = dict.fromkeys(nodes)
+    for place, node in zip(range(len(places)), before, strict=False):
+        if node in without_place:
             places[place] = node
-    left = iter([node for node in nodes if node not in places])
+            del without_place[node]
+    left = iter(without_place)
     return tuple(node if node is not None else next(left) for node in places)
