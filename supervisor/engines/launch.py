@@ -38,6 +38,12 @@ class Part:
     ranks: tuple[int, ...]
     coordinator: str
     """Address and port at which the ranks of all machines meet."""
+    num_slices: int = 1
+    """Number of TPU slices that the attempt runs on."""
+    slice_number: int = 0
+    """Which of them this machine is in."""
+    slices_port: int = 0
+    """The port at which several slices meet, at the address of `coordinator`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +156,8 @@ class Launch:
 
         Later ones win: `environ`, then `env_file` and `env_secrets`, then `env` of the config.
         """
-        whole = (
-            environment.ALL_TOPOLOGY if self.plan.platform == "tpu" else environment.STALE_TOPOLOGY
-        )
+        shares_host = self.plan.platform == "tpu" and self.part is None
+        whole = environment.ALL_TOPOLOGY if shares_host else environment.STALE_TOPOLOGY
         stale = whole if self.needs_placement else ()
         kept = {name: value for name, value in environ.items() if name not in stale}
         given = self.plan.env.items()

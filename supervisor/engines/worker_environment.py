@@ -14,7 +14,7 @@ from supervisor.config import gpus, visible_chips
 from supervisor.config.chips import arrangement
 from supervisor.config.plan import PhasePlan
 from supervisor.config.topology import SliceShape
-from supervisor.engines.launch import Launch
+from supervisor.engines.launch import Launch, Part
 from supervisor.protocol import simulated
 from supervisor.protocol.environment import NUM_CPU_DEVICES, SHARES_TPU
 
@@ -54,7 +54,9 @@ def placement_variables(
             return env | _simulated_variables(launch, rank)
         case "gpu" if launch.needs_placement:
             return env | visibility_variables(launch.plan, launch.device_ids(rank), inherited)
-        case "tpu" if launch.needs_placement and not (launch.part and launch.hosts):
+        case "tpu" if launch.part is not None:
+            return env | _slice_variables(launch.part)
+        case "tpu" if launch.needs_placement:
             return env | _tpu_variables(launch, rank, ports[1:], inherited)
     return env
 
@@ -72,6 +74,20 @@ def visibility_variables(
     if plan.platform == "gpu":
         return {gpus.CUDA_VISIBLE_DEVICES: _visible_list(gpus.CUDA_VISIBLE_DEVICES, ids, inherited)}
     return _chip_variables(plan.tpu, ids, len(ids), inherited)
+
+
+def _slice_variables(part: Part) -> dict[str, str]:
+    """Returns the variables by which several TPU slices find one another: those that Ray sets
+    (ray 2.60, `ray.util.tpu.get_tpu_coordinator_env_vars`). What a host of a slice needs of its own
+    slice stands in its environment."""
+    if part.num_slices < 2:
+        return {}
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": part.coordinator.rpartition(":")[0],
+        "MEGASCALE_NUM_SLICES": str(part.num_slices),
+        "MEGASCALE_PORT": str(part.slices_port),
+        "MEGASCALE_SLICE_ID": str(part.slice_number),
+    }
 
 
 def _simulated_variables(launch: Launch, rank: int) -> dict[str, str]:

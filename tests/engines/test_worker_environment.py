@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.diagnosis.success import Success
-from supervisor.engines.launch import Launch
+from supervisor.engines.launch import Launch, Part
 from supervisor.engines.worker_environment import placement_variables, ports_needed
 from supervisor.protocol.environment import ALL_TOPOLOGY, FAULTS, MODULES_FILE, SIMULATED_DEVICES
 from supervisor.protocol.fault_injection import InjectedFault
@@ -163,6 +163,34 @@ def test_nothing_inherited_contradicts_what_a_part_of_a_tpu_host_is_told() -> No
     assert kept.keys() == {"TPU_VISIBLE_DEVICES", "JAX_PLATFORMS", "TPU_NAME"}
     (place,) = places(part, {"TPU_VISIBLE_DEVICES": "4,5,6,7"})
     assert place["TPU_VISIBLE_DEVICES"] == place["TPU_VISIBLE_CHIPS"] == "6,7"
+
+
+GKE = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b", "TPU_TOPOLOGY": "2x2x2"}
+"""What GKE sets on each host of a slice."""
+
+
+def test_a_tpu_host_of_a_cluster_keeps_what_it_knows_of_its_slice() -> None:
+    part = Part((1,), "10.0.0.1:7000")
+    of = replace(launch("devices: {platform: tpu, count: 8}\nworkers: 2"), part=part)
+    earlier = {"MEGASCALE_SLICE_ID": "7", "TPU_PROCESS_BOUNDS": "1,1,1"}
+    assert of.inherited(GKE | earlier, {}).keys() == {*GKE, "JAX_PLATFORMS"}
+    assert placement_variables(of, 1, (), {}) == {
+        "JAX_COORDINATOR_ADDRESS": "10.0.0.1:7000",
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_PROCESS_ID": "1",
+    }
+
+
+def test_several_tpu_slices_of_a_cluster_find_one_another() -> None:
+    part = Part((1,), "[fd00::1]:7000", num_slices=2, slice_number=1, slices_port=7001)
+    of = replace(launch("devices: {platform: tpu, count: 8}\nworkers: 2"), part=part)
+    told = placement_variables(of, 1, (), {})
+    assert {name: value for name, value in told.items() if name.startswith("MEGASCALE")} == {
+        "MEGASCALE_COORDINATOR_ADDRESS": "[fd00::1]",
+        "MEGASCALE_NUM_SLICES": "2",
+        "MEGASCALE_PORT": "7001",
+        "MEGASCALE_SLICE_ID": "1",
+    }
 
 
 def test_old_names_of_a_hosts_topology_are_replaced_on_a_tpu_alone() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fleet.simulated_fleet import LOST_AFTER, Leader, SimulatedHost, World
@@ -129,6 +131,32 @@ def test_a_head_that_stays_away_has_the_job_save_and_wait(seconds: float, attemp
     assert leader.phase == ("running" if attempts == 1 else "idle")
     world.pass_time(40.0 + seconds)
     assert (leader.phase, leader.attempt) == ("running", attempts)
+
+
+def test_the_ranks_of_a_slice_are_side_by_side_and_all_know_how_many_slices_there_are() -> None:
+    """The slices are imitated: a name and a place on each node."""
+    world = World(3, nodes=4, loses=0.0)
+    for name, (slice_name, place) in {
+        "n0": ("b", 1),
+        "n1": ("a", 1),
+        "n2": ("b", 0),
+        "n3": ("a", 0),
+    }.items():
+        node = world.nodes[name]
+        world.nodes[name] = replace(node, slice=slice_name, place_in_slice=place)
+    leader = Leader(world, 1, 0, 4, 0)
+    world.pass_time(20.0)
+    assert leader.engine.nodes == ("n3", "n1", "n2", "n0")
+    parts = {host.name: host.launch.part for host in world.hosts.values() if host.launch}
+    assert {name: (part.num_slices, part.slice_number) for name, part in parts.items() if part} == {
+        "n3": (2, 0),
+        "n1": (2, 0),
+        "n2": (2, 1),
+        "n0": (2, 1),
+    }
+    ports = {part.slices_port for part in parts.values() if part}
+    assert len(ports) == 1
+    assert ports != {0}
 
 
 def test_two_hundred_agents_lose_half_of_them_in_one_decision() -> None:

@@ -119,6 +119,10 @@ class _Start:
     cache: Mapping[str, str] = field(default_factory=dict)
     coordinator: str | None = None
     """Where the ranks meet; None: the host of rank 0 has not found a port yet."""
+    slices: tuple[str, ...] = ()
+    """The TPU slices of the hosts, if there are several, in the order of their ranks."""
+    slices_port: int = 0
+    """The port at which these slices meet, on the host of rank 0."""
 
 
 @dataclass(slots=True)
@@ -294,6 +298,8 @@ class FleetEngine:
         self._before = tuple(host.node.id for host in hosts)
         self._attempt = FleetAttempt(launch.attempt, tuple(host.agent for host in hosts))
         self._idle.clear()
+        slices = tuple(dict.fromkeys(host.node.slice for host in hosts))
+        start.slices = slices if len(slices) > 1 else ()
         start.newest = newest_told(self._machine, launch.plan, self._notice)
         start.cache = self._compile_cache.environment(dict(launch.plan.env))
         self._manifests.begin(launch)
@@ -323,12 +329,20 @@ class FleetEngine:
         epoch, number = self._lead.epoch, attempt.number
         if start.coordinator is None:
             if agent == attempt.agents[0]:
-                self._send(agent, ReservePorts(epoch, number, 1))
+                self._send(agent, ReservePorts(epoch, number, _num_ports(start)))
             return
         launch = start.launch
         if launch.hosts:
             launch = replace(launch, units=self._before)
         part = Part(attempt.ranks_of(agent), start.coordinator)
+        if start.slices:
+            number_of_slice = start.slices.index(self._fleet.hosts[agent].node.slice)
+            part = replace(
+                part,
+                num_slices=len(start.slices),
+                slice_number=number_of_slice,
+                slices_port=start.slices_port,
+            )
         text = text_of(launch, part)
         self._send(agent, StartRanks(epoch, number, text, start.newest, start.cache))
 
@@ -338,12 +352,13 @@ class FleetEngine:
             return
         if report.attempt != attempt.number or agent != attempt.agents[0]:
             return
-        if not report.ports:
+        if len(report.ports) < _num_ports(start):
             self._fail_start(start, attempt, no_hosts_failure(1, 0, report.problem))
             return
         address = self._fleet.hosts[agent].node.address
         start.coordinator = f"[{address}]" if ":" in address else address
         start.coordinator += f":{report.ports[0]}"
+        start.slices_port = report.ports[-1]
         self._go_on_starting(start, attempt)
 
     def _on_started(self, attempt: FleetAttempt) -> None:
@@ -808,3 +823,8 @@ class FleetEngine:
 
     def _mention(self, told: Notice) -> None:
         self._reactor.post(Noticed(self._clock.now(), told, routine=True))
+
+
+def _num_ports(start: _Start) -> int:
+    """Returns how many ports an attempt needs on the host of rank 0."""
+    return 2 if start.slices else 1
