@@ -40,11 +40,14 @@ run: $(RUN_STAMP)
 test: install check
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
-# The storms and the longest runs of real training, one after the other: what compiles in the
-# background gets a tenth of a core beside another of these. Here XLA optimises. CI does both. Where
-# `test-aot` has installed libtpu, its answers are held against our tables, too: in a minute.
+# The storms and the longest runs of real training. Here XLA optimises. What compiles in the background
+# gets a tenth of a core beside another test, and two clusters of Ray want the same ports: these run one
+# after the other, the rest two at once. CI does both. Where `test-aot` has installed libtpu, its answers
+# are held against our tables, too: in a minute.
+ALONE := tests/chaos tests/end_to_end tests/engines tests/fleet tests/gang tests/training
 test-slow: install
-	XLA_FLAGS= $(BIN)/python -m pytest -m slow
+	XLA_FLAGS= $(BIN)/python -m pytest -m slow $(ALONE)
+	XLA_FLAGS= $(BIN)/python -m pytest -m slow -n 2 --dist worksteal $(ALONE:%=--ignore=%) tests
 	$(if $(wildcard $(LIBTPU)/.installed),PYTHONPATH=$(CURDIR)/$(LIBTPU) $(BIN)/python -m pytest -m slow -k "not compiled" tests/aot)
 
 # What the real libtpu answers without a chip: every generation and slice of one host is compiled, and

@@ -5,9 +5,9 @@
 A job on as many machines of a cluster, one worker each, loses half of them at once; the workers of
 the other half are killed. Their ends come in random order, in a few observations. A probe answers
 which hosts are left, the job goes on with them, and a probe finds half of them bad. There are no
-processes: the
-events are made here. `most_step_*` is the longest single decision; `journal_bytes_per_host_*` is
-the size of the records of an attempt, divided by the hosts of the full rung.
+processes: the events are made here. `most_step_*` is the longest single decision;
+`journal_bytes_per_host_*` is the size of the records of an attempt, divided by the hosts of the
+full rung.
 """
 
 from __future__ import annotations

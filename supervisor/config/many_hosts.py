@@ -9,6 +9,7 @@ from supervisor.config.generations import CHIPS_PER_HOST_OF_SEVERAL
 from supervisor.config.problems import Location, shown
 from supervisor.config.schema import Devices, Init, Phase
 from supervisor.config.topology import parse_slice
+from supervisor.protocol.location import Uri
 
 _WHERE = ("init", "hosts")
 _ADDRESS = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", re.ASCII)
@@ -26,6 +27,13 @@ def hosts_conflicts(init: Init) -> Iterator[tuple[Location, str]]:
             "that this machine is in"
         )
         yield (*_WHERE, "address"), message
+    if Uri.parse(init.model_dir) is not None:
+        message = (
+            f"is in a bucket (value {shown(init.model_dir)}), and several hosts (init.hosts) need "
+            "a folder that all of them see at the same path, as on NFS: only the checkpoints of a "
+            "command may be in the bucket"
+        )
+        yield ("init", "model_dir"), message
     if init.workers > 1 and init.workers % count:
         message = f"is {init.workers}, which {count} hosts (init.hosts.count) cannot share equally"
         yield ("init", "workers"), message

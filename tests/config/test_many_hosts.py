@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.config.files import PHASES, load, problems, with_init
@@ -89,6 +91,14 @@ def test_what_is_left_out_has_a_default() -> None:
 def test_hosts_that_do_not_fit(hosts: str, more: str, message: str) -> None:
     (told,) = problems(config(hosts, more))
     assert told.endswith(message)
+
+
+def test_a_bucket_is_no_folder_that_several_hosts_share() -> None:
+    one = config("count: 2", "")
+    model_dir = re.search(r"model_dir: (\S+)\n", one)
+    assert model_dir is not None
+    (told,) = problems(one.replace(model_dir[1], "gs://ours/run"))
+    assert 'trainer.init.model_dir: is in a bucket (value "gs://ours/run"), and several' in told
 
 
 def test_all_phases_have_the_same_hosts() -> None:

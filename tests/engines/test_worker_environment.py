@@ -169,9 +169,12 @@ GKE = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b", "TPU_TOPOLOGY": "2x2
 """What GKE sets on each host of a slice."""
 
 
+TWO_HOSTS = "devices: {platform: tpu, type: v4-16}\nhosts: {engine: ray, count: 2}"
+
+
 def test_a_tpu_host_of_a_cluster_keeps_what_it_knows_of_its_slice() -> None:
     part = Part((1,), "10.0.0.1:7000")
-    of = replace(launch("devices: {platform: tpu, count: 8}\nworkers: 2"), part=part)
+    of = replace(launch(TWO_HOSTS), part=part)
     earlier = {"MEGASCALE_SLICE_ID": "7", "TPU_PROCESS_BOUNDS": "1,1,1"}
     assert of.inherited(GKE | earlier, {}).keys() == {*GKE, "JAX_PLATFORMS"}
     assert placement_variables(of, 1, (), {}) == {
@@ -183,7 +186,7 @@ def test_a_tpu_host_of_a_cluster_keeps_what_it_knows_of_its_slice() -> None:
 
 def test_several_tpu_slices_of_a_cluster_find_one_another() -> None:
     part = Part((1,), "[fd00::1]:7000", num_slices=2, slice_number=1, slices_port=7001)
-    of = replace(launch("devices: {platform: tpu, count: 8}\nworkers: 2"), part=part)
+    of = replace(launch(TWO_HOSTS), part=part)
     told = placement_variables(of, 1, (), {})
     assert {name: value for name, value in told.items() if name.startswith("MEGASCALE")} == {
         "MEGASCALE_COORDINATOR_ADDRESS": "[fd00::1]",

@@ -370,6 +370,8 @@ class Leader:
     def __init__(self, world: World, epoch: int, attempt: int, size: int, spares: int) -> None:
         """`attempt` is the last one of the leader before it; 0: there was none."""
         self.world, self.size, self.attempt = world, size, attempt
+        self.inherited = attempt
+        """An attempt of an earlier leader, whose end the core charges to nobody."""
         self.process = Process(world)
         self.process.on_event = self._on_event
         self.phase = "idle"
@@ -448,9 +450,9 @@ class Leader:
                 self.phase, self.leaves = "idle", ""
                 self._look()
             case WorkersGone(attempt=self.attempt, failure=failure) if self.phase == "killing":
-                if self.attempt not in self.world.failed and failure is not None:
-                    is_known = failure.rule == "host-lost"
-                    assert failure.charge is Charge.NOTHING or not is_known, failure
+                is_ours = self.attempt > self.inherited and self.attempt not in self.world.failed
+                if is_ours and failure is not None:
+                    assert failure.charge is Charge.NOTHING, failure
                 self.phase = "idle"
                 self._start()
 

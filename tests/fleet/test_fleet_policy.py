@@ -34,7 +34,7 @@ def fleet_of(*nodes: str) -> Fleet:
     """A fleet whose agents are all ready at time 0; each has the name of its node."""
     fleet = Fleet(LOST_AFTER, 0.0, len(nodes))
     fleet.seen(Node(name, "10.0.0.1") for name in nodes)
-    for node in fleet.to_place():
+    for node in fleet.to_place(0.0):
         fleet.asked_for(node.id, node)
         fleet.placed(node.id, node.id)
         fleet.introduced(node.id, hello(node.id), "")
@@ -96,11 +96,19 @@ def test_two_agents_of_one_machine_are_told_apart_and_the_second_is_not_used() -
 def test_a_lost_agent_is_replaced_and_remembered_until_nothing_of_it_can_live() -> None:
     fleet = fleet_of("n0", "n1")
     fleet.lost("n0", "gone")
-    assert [node.id for node in fleet.to_place()] == ["n0"]
+    assert [node.id for node in fleet.to_place(0.0)] == ["n0"]
     fleet.forget(LOST_AFTER, ())
     assert "n0" in fleet.hosts
     fleet.forget(LOST_AFTER + MARGIN, ())
     assert "n0" not in fleet.hosts
+
+
+def test_a_host_that_is_not_heard_any_more_is_replaced_before_the_cluster_misses_it() -> None:
+    fleet = fleet_of("n0", "n1")
+    fleet.seen([*fleet.nodes.values(), Node("n2", "10.0.0.1")])
+    fleet.questioned("n1", Question(1, 3, None, None, 2), LOST_AFTER / 2)
+    assert fleet.to_place(LOST_AFTER - 0.1) == ()
+    assert [node.id for node in fleet.to_place(LOST_AFTER)] == ["n2"], "n0 has its own agent"
 
 
 def test_previous_members_come_before_spares_and_draining_hosts_last() -> None:

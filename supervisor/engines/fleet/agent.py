@@ -127,6 +127,9 @@ class Agent:
         self._started: Started | None = None
         self._ports: Ports | None = None
         self._ended_at: dict[int, float] = {}
+        self._was_overdue = False
+        """Whether the guard had to kill the ranks of the present attempt. Their ends may be seen
+        only after an answer has come, which moves the deadline on."""
         self._fenced: set[int] = set()
         """The ranks that ended after the deadline, by SIGKILL."""
         self._last: Gone | NotStarted | None = None
@@ -165,6 +168,7 @@ class Agent:
             return
         self._asked = {each: at for each, at in self._asked.items() if each > number}
         was_overdue = self._is_overdue
+        self._was_overdue |= was_overdue
         self._answered, self._since = number, self._boottime()
         self._deadline = sent + self._lost_after
         self._kill_at(self._deadline)
@@ -246,6 +250,7 @@ class Agent:
             self._launch, self._started = launch, None
             self._ended_at, self._evidence = {}, ()
             self._fenced.clear()
+            self._was_overdue = False
             ranks.start(launch, command.newest, command.cache)
 
     def _kill(self, attempt: int) -> None:
@@ -326,7 +331,7 @@ class Agent:
         for ended in exits:
             if ended.rank not in self._ended_at:
                 self._ended_at[ended.rank] = at
-                if ended.signal == "SIGKILL" and self._is_overdue:
+                if ended.signal == "SIGKILL" and (self._is_overdue or self._was_overdue):
                     self._fenced.add(ended.rank)
 
     def _ends(self, exits: Sequence[WorkerExit]) -> tuple[RankEnd, ...]:

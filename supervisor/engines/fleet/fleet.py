@@ -103,14 +103,19 @@ class Fleet:
             if host.node.id in self.nodes:
                 self.hosts[agent] = replace(host, node=self.nodes[host.node.id])
 
-    def to_place(self) -> tuple[Node, ...]:
-        """Returns the nodes that need an agent: those that have none, while too few have one.
+    def to_place(self, at: float) -> tuple[Node, ...]:
+        """Returns the nodes that need an agent: those that have none, while too few have one that
+        may be of use. A host of which nothing can live any more, as far as the fence knows, is of
+        no use until it is heard again.
 
         Nodes that are about to go come last, and those with an agent that does not answer any more
         have one: it may come back.
         """
         taken = {host.node.id for host in self.hosts.values() if not host.lost}
-        usable = sum(host.stays for host in self.hosts.values())
+        usable = sum(
+            host.stays and (host.asked_at is None or at < host.dead_at(self.lost_after))
+            for host in self.hosts.values()
+        )
         free = [node for name, node in self.nodes.items() if name not in taken]
         free.sort(key=lambda node: bool(node.draining))
         return tuple(free[: max(0, self.wanted - usable)])

@@ -603,6 +603,7 @@ class FleetEngine:
                 why = host.lost or f"not heard for {now - host.answered_at:.1f} s"
                 self._host_lost(agent, attempt, why, now)
         self._fleet.forget(now, used)
+        self._place_agents()
 
     def _look_for_leaving(self) -> None:
         """Post that hosts of the running attempt are about to go: some of them, because their nodes
@@ -794,7 +795,7 @@ class FleetEngine:
 
     def _place_agents(self) -> None:
         """Place agents on the nodes that need one."""
-        for node in self._fleet.to_place():
+        for node in self._fleet.to_place(self._clock.now()):
             self._placed += 1
             agent = f"{self._lead.name}-{self._placed}"
             self._fleet.asked_for(agent, node)
