@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from ipaddress import IPv4Address
 from itertools import count
 
 from benchmarks.report import Report, options
@@ -150,7 +151,8 @@ def main() -> None:
 
 def _fleet(number: int, rungs: int, random: random.Random) -> Fleet:
     sizes = {max(1, number * each // rungs) * _CHIPS for each in range(1, rungs + 1)}
-    hosts = tuple(f"{index:056x}" for index in range(number))  # as long as the id of a node of Ray
+    first = int(IPv4Address("10.128.100.100"))  # machines are named after their addresses
+    hosts = tuple(str(IPv4Address(first + index)) for index in range(number))
     return Fleet(hosts, tuple(sorted(sizes, reverse=True)), random)
 
 

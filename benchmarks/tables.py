@@ -103,6 +103,21 @@ TABLES = {
         (_SECONDS, "{0_over_bash}"),
         "kills",
     ),
+    "core_scale": Table(
+        ("10,000 hosts of which half are lost at once", "ms: median (least to most), or bytes"),
+        {
+            "most_step_64_rungs": "the longest decision, 64 rungs",
+            "most_step_2000_rungs": "the same, 2,000 rungs",
+            "journal_bytes_per_host_64_rungs": "journal for each host, 64 rungs",
+            "journal_bytes_per_host_2000_rungs": "the same, 2,000 rungs",
+        },
+        ((_SPREAD, "{0}"),),
+        "jobs",
+        samples_of={
+            "journal_bytes_per_host_64_rungs": (),
+            "journal_bytes_per_host_2000_rungs": (),
+        },
+    ),
     "floor": Table(
         (
             "death of a trivial child -> the next one's first line",

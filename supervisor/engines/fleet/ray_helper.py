@@ -38,6 +38,7 @@ from supervisor.engines.fleet.helper_messages import (
     packed,
     unpacked,
 )
+from supervisor.engines.fleet.node_names import NodeNames
 from supervisor.engines.fleet.payload_frames import Frames, framed
 from supervisor.engines.fleet.ray_relay import OutdatedError, Relay
 from supervisor.engines.fleet.transport import Node
@@ -109,6 +110,8 @@ class Helper:
         self._running: set[asyncio.Task[None]] = set()
         groups = {"hear": 4, "tell": 1}
         self._reservations = Reservations()
+        self._names = NodeNames()
+        """Outside of this process a node is called by its name; `_Agent.node` is its id."""
         self._relay = ray.remote(concurrency_groups=groups)(Relay)
         self._writing = asyncio.Lock()
 
@@ -138,7 +141,7 @@ class Helper:
         """Find the nodes, and what an earlier helper, or an earlier leader, has left."""
         await asyncio.to_thread(self._look)
         agents = await asyncio.to_thread(_relays)
-        found = tuple((name, agent.node) for name, agent in agents.items())
+        found = tuple((name, self._names.of(agent.node)) for name, agent in agents.items())
         await self._say(Joined(found, is_token_auth_enabled()))
         for name, agent in agents.items():
             self._serve(name, agent)
@@ -155,7 +158,7 @@ class Helper:
         match message:
             case Place(name, node):
                 if name not in self._agents:
-                    self._agents[name] = agent = _Agent(node)
+                    self._agents[name] = agent = _Agent(self._names.node(node))
                     self._start(self._place(name, agent))
             case Remove(name):
                 self._start(self._remove(name))
@@ -198,8 +201,9 @@ class Helper:
         draining = state.state.get_draining_nodes()
         alive = {one["NodeID"]: one for one in ray.nodes() if one["Alive"]}
         self._reservations.nodes, needed = alive, self._cluster.resource
-        usable = (one for one in alive.values() if _is_host(one["Resources"], needed))
-        return tuple(_node(one, draining) for one in usable)
+        usable = [one for one in alive.values() if _is_host(one["Resources"], needed)]
+        self._names.update({one["NodeID"]: one["NodeManagerAddress"] for one in usable})
+        return tuple(_node(one, draining, self._names) for one in usable)
 
     # --- agents ---------------------------------------------------------------------------------
 
@@ -208,13 +212,14 @@ class Helper:
             agent.actor = await asyncio.to_thread(self._create, name, agent)
             await asyncio.wait_for(agent.actor.lead.remote(self._cluster.epoch), _PLACE_TIMEOUT)
         except TimeoutError:
-            why = f"Ray has not started it on node {agent.node} within {_PLACE_TIMEOUT:g} s"
+            where = self._names.of(agent.node)
+            why = f"Ray has not started it on node {where} within {_PLACE_TIMEOUT:g} s"
             await self._end(name, why)
         except (RayError, ReservationError, ValueError) as error:
             await self._end(name, _first_line(error))
         else:
             if name in self._agents:
-                await self._say(Placed(name, agent.node))
+                await self._say(Placed(name, self._names.of(agent.node)))
                 self._serve(name, agent)
             else:  # it was removed meanwhile
                 await asyncio.to_thread(ray.kill, agent.actor)
@@ -357,11 +362,11 @@ def _is_host(resources: Mapping[str, float], needed: str) -> bool:
     return "CPU" in resources and (not needed or needed in resources)
 
 
-def _node(seen: dict[str, Any], draining: dict[str, int]) -> Node:
+def _node(seen: dict[str, Any], draining: dict[str, int], names: NodeNames) -> Node:
     labels, name = seen["Labels"], seen["NodeID"]
     place = labels.get("ray.io/tpu-worker-id", "")
     return Node(
-        name,
+        names.of(name),
         seen["NodeManagerAddress"],
         labels.get("ray.io/tpu-slice-name", ""),
         int(place) if place.isdecimal() else None,

@@ -22,7 +22,8 @@ class Node:
     """A machine that an agent can be placed on, as the cluster shows it."""
 
     id: str
-    """Names the machine for as long as it stays in the cluster: it is what a quarantine names."""
+    """Names the machine, for people and for the quarantine. It is its own for as long as it is in
+    the cluster, and the same when it comes back, if the cluster can tell."""
     address: str
     """The address at which ranks on other nodes reach a port of this one."""
     slice: str = ""
