@@ -30,12 +30,10 @@ from supervisor.diagnosis.verdicts import (
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.host_port import HostFiles
 from supervisor.engines.launch import Launch
+from supervisor.engines.stack_comparison import MAX_STACKS, compared_stacks
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.failure_record import MAX_RECORD, FailureRecord, parse_failure_record
 from supervisor.protocol.messages import Stage
-
-_MAX_STACKS = 1 << 20
-"""Bytes: 100 threads of 100 frames each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +150,8 @@ def judged_by(
     redact: Callable[[str], str],
 ) -> WorkersGone:
     """Judges the end of an attempt by the evidence of its `ranks`: see `judged`."""
+    if (told := compared_stacks(files, launch, exits)) is not None:
+        tell(told)
     try:
         file_exists = _success_file_exists(files, launch, exits, committed)
         unanswered = None
@@ -291,7 +291,7 @@ def _stacks_of_crash(files: HostFiles, launch: Launch, ended: WorkerExit, tell: 
         return ""
     path = launch.file(ended.rank, "stacks.txt")
     try:
-        return files.read(path, _MAX_STACKS, launch.model_dir).decode("utf-8", "replace")
+        return files.read(path, MAX_STACKS, launch.model_dir).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -48,6 +48,9 @@ KEYS = {
     "forgiven": "number: how many charged failures no longer count, because the job made progress",
     "highest": "number: the highest step that was ever committed in the phase",
     "files": "texts: the damaged files in a checkpoint; of many, the first ones by name",
+    "odd_ranks": "text: the ranks that stand elsewhere than most, such as `3, 7-9`; empty: there "
+    "is no such majority",
+    "places": "texts: each place with its ranks, such as `0-2: /home/me/train.py:81 in step`",
     "found": "true or false: true if the probe saw the unit, and it does not work; false if it is "
     "missing, or nothing could be found out about it alone",
     "goodput": "number: the share of the time that became committed steps, from 0 to 1",
@@ -566,6 +569,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "stacks-dumped": Kind(
             "The stacks of a rank that hangs are written to `place`: Python, native or both.",
             ("rank", "pid", "place", "cpu_seconds", "seconds"),
+        ),
+        "stacks-compared": Kind(
+            "Where the ranks of a hanging group stand, by their Python stacks: `places` has a text "
+            "for each place, and `odd_ranks` the ranks that stand elsewhere than most.",
+            ("places", "odd_ranks"),
         ),
         "stacks-missing": Kind(
             "The stacks of a rank that hangs are not written, or the native ones are not.",

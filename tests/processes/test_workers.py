@@ -190,6 +190,9 @@ def test_the_silence_of_the_speaker_is_a_hang_and_every_rank_leaves_its_stacks(
         assert result.has_event("stacks-dumped", rank=rank)
         (stacks,) = result.model_dir.glob(f"*_restartable/attempts/0001/rank{rank}.stacks.txt")
         assert "program.py" in stacks.read_text()
+    compared = result.event("stacks-compared")
+    assert [place.partition(": ")[0] for place in compared["places"]] == ["0", "1"]
+    assert all("program.py:" in place for place in compared["places"])
 
 
 def test_where_not_all_can_be_started_none_stays(
