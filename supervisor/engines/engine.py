@@ -1,7 +1,7 @@
 """The interface of an engine: it runs the worker groups, and is the only way to reach them.
 
-`job.py` chooses an implementation; no other module names one. `tests/engines/test_contract.py`
-checks this contract on every engine.
+`job.py` chooses an implementation. The agent on each host of a fleet has the local one, and nobody
+else names any. `tests/engines/test_contract.py` checks this contract on every engine.
 
 **How it answers.** By events alone (`supervisor.core.events`), posted to the main loop. A method
 returns soon; timers, descriptors or threads do what takes longer. Events may get lost on the way to
