@@ -66,6 +66,8 @@ _MORE: Mapping[str, str] = {
     "in [rules](rules.md).",
     "rules": "The same list is the page [rules](rules.md).",
     "status": "It reads the journal alone, so it also works while the job runs, and on another host that sees model_dir.",
+    "logs": "The output stays in model_dir, in the attempt's folder, so this works on each host that "
+    "sees it. With `--follow` it ends when no supervisor runs any more.",
     "quarantine": "A unit is a device, or a host where a phase has several workers.",
     "repair": "It keeps the damaged file under another name. It does not run while a supervisor owns model_dir (exit code "
     "73).",
@@ -146,7 +148,7 @@ def _named(action: Action) -> str:
     value = f"{{{','.join(action.choices)}}}" if action.choices else action.metavar or action.dest
     if not action.option_strings:
         return f"{value}{again}"
-    (option,) = action.option_strings
+    option = ", ".join(action.option_strings)
     return option if action.nargs == 0 else f"{option} {value}"
 
 
