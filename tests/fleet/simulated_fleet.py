@@ -211,6 +211,10 @@ class _NoFiles:
     def free_bytes(self, *_: object) -> None:
         """Nobody knows."""
 
+    def read(self, path: Path, *_: object) -> bytes:
+        """It is not there."""
+        raise FileNotFoundError(path)
+
 
 class World:
     """The cluster, its network, and the time."""
