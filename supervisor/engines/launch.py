@@ -98,6 +98,11 @@ class Launch:
         return self.plan.workers > 1 or self.plan.num_hosts > 0
 
     @property
+    def has_whole_hosts(self) -> bool:
+        """Whether each worker has all devices of a machine of its own."""
+        return self.part is not None and self._has_hosts
+
+    @property
     def world_size(self) -> int:
         """How many workers the attempt has."""
         return len(self.hosts) or 1
@@ -156,9 +161,9 @@ class Launch:
 
         Later ones win: `environ`, then `env_file` and `env_secrets`, then `env` of the config.
         """
-        shares_host = self.plan.platform == "tpu" and self.part is None
-        whole = environment.ALL_TOPOLOGY if shares_host else environment.STALE_TOPOLOGY
-        stale = whole if self.needs_placement else ()
+        is_part_of_host = self.plan.platform == "tpu" and not self.has_whole_hosts
+        all_that_tells = environment.ALL_TOPOLOGY if is_part_of_host else environment.STALE_TOPOLOGY
+        stale = all_that_tells if self.needs_placement else ()
         kept = {name: value for name, value in environ.items() if name not in stale}
         given = self.plan.env.items()
         return {

@@ -54,7 +54,7 @@ def placement_variables(
             return env | _simulated_variables(launch, rank)
         case "gpu" if launch.needs_placement:
             return env | visibility_variables(launch.plan, launch.device_ids(rank), inherited)
-        case "tpu" if launch.part is not None:
+        case "tpu" if launch.part is not None and launch.has_whole_hosts:
             return env | _slice_variables(launch.part)
         case "tpu" if launch.needs_placement:
             return env | _tpu_variables(launch, rank, ports[1:], inherited)

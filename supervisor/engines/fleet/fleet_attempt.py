@@ -48,33 +48,39 @@ class FleetAttempt:
     """The agents that have confirmed that nothing of theirs lives."""
     lost: dict[str, str] = field(default_factory=dict)
     """The agents that were lost while their ranks lived, each with the reason."""
+    _ranks: dict[str, tuple[int, ...]] = field(init=False, default_factory=dict)
+    """The ranks of each agent: whoever asks does so for each report of thousands of agents."""
+
+    def __post_init__(self) -> None:
+        for rank, agent in enumerate(self.agents):
+            self._ranks[agent] = (*self._ranks.get(agent, ()), rank)
 
     def ranks_of(self, agent: str) -> tuple[int, ...]:
         """Returns the ranks of an agent."""
-        return tuple(rank for rank, each in enumerate(self.agents) if each == agent)
+        return self._ranks.get(agent, ())
 
     # --- reports ----------------------------------------------------------------------------
 
     def note_started(self, agent: str, report: Started) -> None:
         """The ranks of an agent run."""
-        if agent in self.agents:
+        if agent in self._ranks:
             self.started.setdefault(agent, report)
 
     def note_not_started(self, agent: str, report: NotStarted) -> None:
         """The ranks of an agent could not be started, and nothing of them lives."""
-        if agent in self.agents:
+        if agent in self._ranks:
             self.not_started.setdefault(agent, report.failure)
             self.gone.setdefault(agent, Gone(report.attempt, (), GroupSeen()))
 
     def note_observed(self, agent: str, report: Observed, at: float) -> bool:
         """An agent looked at its ranks. Returns whether any end is news."""
-        if agent in self.agents:
+        if agent in self._ranks:
             self.survivors[agent] = report.survivors
         return self._note_ends(agent, report.ends, at)
 
     def note_gone(self, agent: str, report: Gone, at: float) -> bool:
         """Nothing of the attempt lives on an agent's host. Returns whether any end is news."""
-        if agent not in self.agents:
+        if agent not in self._ranks:
             return False
         if not self.gone.get(agent, Gone(0, (), GroupSeen())).ranks:
             self.gone[agent] = report
@@ -115,17 +121,17 @@ class FleetAttempt:
     @property
     def all_started(self) -> bool:
         """Whether every rank runs, or has run."""
-        return all(agent in self.started for agent in self.agents)
+        return self.started.keys() == self._ranks.keys()
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The pid of each rank on its host; 0: not known."""
-        found = []
-        for rank, agent in enumerate(self.agents):
-            report = self.started.get(agent)
-            place = self.ranks_of(agent).index(rank)
-            found.append(report.pids[place] if report and place < len(report.pids) else 0)
-        return tuple(found)
+        known = {
+            rank: pid
+            for agent, report in self.started.items()
+            for rank, pid in zip(self.ranks_of(agent), report.pids, strict=False)
+        }
+        return tuple(known.get(rank, 0) for rank in range(len(self.agents)))
 
     @property
     def exits(self) -> tuple[WorkerExit, ...]:
@@ -141,7 +147,7 @@ class FleetAttempt:
     def is_over(self, safe: Collection[str]) -> bool:
         """Whether nothing of the attempt lives: each agent has confirmed it, or is among `safe`,
         those of which nothing can live."""
-        return all(agent in self.gone or agent in safe for agent in self.agents)
+        return all(agent in self.gone or agent in safe for agent in self._ranks)
 
     @property
     def digests(self) -> Mapping[int, RankDigest]:

@@ -461,11 +461,13 @@ class FleetEngine:
             return
         self._check()
         self._send(agent, Answer(self._lead.epoch, question.number))
+        was_ready = self._fleet.hosts[agent].is_ready(now, self._lead.lost_after)
         self._fleet.questioned(agent, question, now)
         if not self._fleet.hosts[agent].machine:  # its answer to our introduction was lost
             self._introduce(agent)
         self._repeat(agent, question)
-        self._on_ready()
+        if not was_ready:
+            self._on_ready()
 
     def _repeat(self, agent: str, question: Question) -> None:
         """Tell an agent again what it has not done yet."""
