@@ -265,8 +265,8 @@ def _whose(model_dir: Path) -> str:
 def _program_problems(plan: PhasePlan, config: str) -> Iterator[tuple[Location, str]]:
     """Yields problems with the program or script of a command: missing, not executable, not
     readable. Words with placeholders are not checked."""
-    program = plan.argv[0]
-    if not placeholders.names(program):
+    if not placeholders.names(plan.argv[0]):
+        program = placeholders.expand(plan.argv[0], {})
         path = plan.env.get("PATH", plan.secrets.get("PATH", os.environ.get("PATH", os.defpath)))
         if (found := _found(program, path)) is None:
             yield ("argv", 0), _why_not(program, config)
@@ -275,7 +275,7 @@ def _program_problems(plan: PhasePlan, config: str) -> Iterator[tuple[Location, 
     index = script_of(plan.argv)
     if index is None or placeholders.names(plan.argv[index]):
         return
-    script = plan.argv[index]
+    script = placeholders.expand(plan.argv[index], {})
     try:
         Path(script).stat()
     except FileNotFoundError:

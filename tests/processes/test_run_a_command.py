@@ -183,6 +183,7 @@ def test_a_secret_in_a_saved_config_is_told_and_kept_private(run: Run, tmp_path:
         (["--max-restarts", "-1", "--", "a"], 64, "--max-restarts: '-1' is not a whole number"),
         (["--success-step", "0", "--", "a"], 78, "supervise: --success-step: input should be"),
         (["--", "python", "gone.py"], 78, "supervise: the command: no such file: gone.py; a rel"),
+        (["--", "./{x}"], 78, "no such file: ./{x};"),
         (["--", "no-such-program"], 78, "the command: no such program in PATH: no-such-program"),
         (["--save-config", "", "--", "true"], 64, "--save-config: the name of the file is empty"),
         (["--model-dir", "train.py", "--", "true"], 78, "supervise: --model-dir: cannot be writ"),
@@ -196,6 +197,16 @@ def test_a_wrong_command_line_is_told_in_words(
     assert told in done.stderr
     assert "Traceback" not in done.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["train.py"], "it left something behind"
+
+
+def test_braces_in_the_name_of_a_script_are_no_placeholder(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a{x}.py").write_text("print('runs')")
+    done = run("--", sys.executable, "a{x}.py")
+    assert done.code == 0, done.err
+    assert done.rank_log(1) == b"runs\n"
+    told = forked("run", "--", sys.executable, "no{x}.py", cwd=tmp_path)
+    assert told.returncode == 78
+    assert "no such file: no{x}.py;" in told.stderr
 
 
 def test_validate_tells_how_the_config_is_named(tmp_path: Path) -> None:
