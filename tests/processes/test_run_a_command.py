@@ -32,7 +32,7 @@ while step < 6:
             print("waits", flush=True)
             signal.pause()
         raise SystemExit(5)
-print("words", sys.argv[3:])
+print(f"words {sys.argv[3:]}")
 """
 COMMAND = ("--", sys.executable, "train.py", "{model_dir}/checkpoints")
 Run = Callable[..., Result]

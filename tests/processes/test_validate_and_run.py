@@ -39,6 +39,10 @@ def model_dir(text: str) -> str:
 
 
 THERE = command("[python, there.py]")
+THERE_PY = """\
+import sys
+print("ran " + " ".join(sys.argv[1:]))  # one write even if unbuffered: no line comes between
+"""
 LONG = "n" * 256
 REFUSED: dict[str, tuple[str | bytes, str]] = {
     # --- no config
@@ -117,7 +121,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for folder in (conf, cwd, cwd / "folder"):
         folder.mkdir()
     for script in ("there.py", "there.sh", "windows.sh", "shebang.sh", "open.env"):
-        (cwd / script).write_text("import sys\nprint('ran', *sys.argv[1:])\n")
+        (cwd / script).write_text(THERE_PY)
     (cwd / "windows.sh").write_text("#!/bin/sh\r\ntrue\r\n", newline="")
     (cwd / "shebang.sh").write_text("#!/no/sh\ntrue\n")
     (cwd / "open.env").write_text("A=1\n")
