@@ -2,7 +2,9 @@
 
 Python tells an audit hook of every directory that is made, every file that is opened for writing
 and every rename. The names of checkpoints end with their step (`300`, `step_300`, `ckpt-300.pt`),
-so a path with such a name is reported, once for each directory and kind of name. It proves to the
+so a path with such a name is reported, once for each directory and kind of name. A kind is told
+apart by all but its last number; of kinds that only other numbers tell apart (`seed1_step_300`), a
+few are reported. It proves to the
 supervisor that this job writes there, and not another one beside it. The supervisor finds out what
 is committed.
 
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
 _MAX_DIRECTORIES = 64
 _MAX_KINDS = 4
-"""The most directories, and kinds of names in each, that are reported: a program may write its
-cache to thousands of files with a hash for a name."""
+"""The most directories, kinds of names in each, numbers apart, and numbers of such a kind that are
+reported: a program may write its cache to thousands of files with a hash for a name."""
 _DIGITS = {ord(digit): None for digit in "0123456789"}
 _MAX_FOLDERS = 64
 """The most folders that are reported because the program makes them."""
@@ -54,8 +56,9 @@ class WrittenPaths:
         whether this is still the worker's process."""
         self._say = say
         self._is_here = is_here
-        self._known: dict[str, set[str]] = {}
-        """The kinds of names that were reported, by directory."""
+        self._known: dict[str, dict[str, set[str]]] = {}
+        """What stands before the last number in the names that were reported, by directory and by
+        the name without numbers."""
         self._made: set[str] = set()
         """The folders that were reported because the program makes them."""
 
@@ -109,18 +112,26 @@ class WrittenPaths:
         name = text.rpartition("/")[2]
         if name.endswith(".pyc"):
             return
-        if not _may_be_a_step(name):
+        if (before := _before_the_step(name)) is None:
             if is_made:
                 self._note_made(os.path.abspath(text))
             return
         text = os.path.abspath(text)
         folder, kind = text.rpartition("/")[0], name.translate(_DIGITS)
-        kinds = self._known.get(folder, set())
-        is_full = len(kinds) >= _MAX_KINDS or (not kinds and len(self._known) >= _MAX_DIRECTORIES)
-        if kind in kinds or is_full or not self._is_here():
+        if self._is_told(folder, kind, before) or not self._is_here():
             return
         if text.isprintable() and len(line := _line(text)) <= _MAX_LINE and self._say(line):
-            self._known[folder] = {*kinds, kind}
+            self._known.setdefault(folder, {}).setdefault(kind, set()).add(before)
+
+    def _is_told(self, folder: str, kind: str, before: str) -> bool:
+        """Whether such a name was reported, or too many others were."""
+        kinds = self._known.get(folder)
+        if kinds is None:
+            return len(self._known) >= _MAX_DIRECTORIES
+        told = kinds.get(kind)
+        if told is None:
+            return len(kinds) >= _MAX_KINDS
+        return before in told or len(told) >= _MAX_KINDS
 
     def _note_made(self, folder: str) -> None:
         name = folder.rpartition("/")[2]
@@ -132,10 +143,13 @@ class WrittenPaths:
             self._made.add(folder)
 
 
-def _may_be_a_step(name: str) -> bool:
-    """Whether `name` ends with a number before its first dot, or before its last one."""
-    first, last = name.partition(".")[0], name.rpartition(".")[0]
-    return first[-1:].isdigit() or last[-1:].isdigit()
+def _before_the_step(name: str) -> str | None:
+    """Return what stands before the number with which `name` ends before its last dot, or before
+    its first one; None: it does not end so."""
+    for stem in (name.rpartition(".")[0], name.partition(".")[0]):
+        if stem[-1:].isdigit():
+            return stem.rstrip("0123456789")
+    return None
 
 
 def _line(path: str) -> bytes:

@@ -2,20 +2,30 @@
 
 A time is no step there: a file that is named after the time of day would be progress in each
 attempt. And where others may save in the same folder, only the kinds of names count that the
-program was seen to write (`ckpt_a_step_#.pkl`).
+program was seen to write (`seed1_step_#.pkl`).
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
-from supervisor.protocol.checkpoint_layouts import step_of
+from supervisor.protocol.checkpoint_layouts import step_of, step_place
 
 _TEMPORARY = re.compile(r"\.orbax-checkpoint-tmp.*|\.(tmp|temp|part|partial)$")
 _DIGITS = re.compile(r"\d+")
+_COUNTED = re.compile(r"(?i)((?:step|iter|iteration|update|epoch|ep)s?[_.=-]?)\d+")
+"""A number before the step that rises with it: `epoch=3-step=100`."""
+_AFTER = re.compile(r"(?i)((?:seed|run|fold|trial|exp|job)[_.=-]?\d+)|\d+")
+"""A number after the step. It varies (`step5_loss0.3`), unless it follows a word that says what of
+it is the same for a whole run."""
+_MANY = 4
+"""So many kinds of names that differ in numbers alone are one: the program varies the number."""
 _YEAR = 366 * 86400.0
 _UNITS = (1.0, 1e3, 1e6)
 """Of a Unix time: seconds, milliseconds, microseconds. Nanoseconds are too long for a step."""
@@ -43,7 +53,7 @@ class UsualNames:
     def step_of(self, name: str) -> int | None:
         """See `OwnNames`."""
         step = step_of(name)
-        if step is None or (self.kinds and kind_of(name) not in self.kinds):
+        if step is None or (self.kinds and not is_of(name, self.kinds)):
             return None
         return None if is_time(step, time.time()) else step
 
@@ -54,8 +64,39 @@ def final_name(name: str) -> str:
 
 
 def kind_of(name: str) -> str:
-    """Returns the name of a step without the step: the same for all steps of a program."""
-    return _DIGITS.sub("#", final_name(name))
+    """Returns the name of a step with `#` for the step and for what varies with it: the same for
+    all steps of a program, and another for those of a run with another seed."""
+    name = final_name(name)
+    place = step_place(name)
+    if place is None:
+        return unnumbered(name)
+    before, after = name[: place[0]], name[place[1] :]
+    return _COUNTED.sub(r"\1#", before) + "#" + _AFTER.sub(lambda number: number[1] or "#", after)
+
+
+def unnumbered(name: str) -> str:
+    """Returns a name with `#` for each number."""
+    return _DIGITS.sub("#", name)
+
+
+def kinds_together(kinds: Iterable[str]) -> tuple[str, ...]:
+    """Returns the `kinds` of names that a program writes in one folder, in their order by text. Of
+    many that differ in a number alone, the program varies the number, and it becomes `#` too."""
+    alike: defaultdict[str, set[str]] = defaultdict(set)
+    for kind in kinds:
+        alike[unnumbered(kind)].add(kind)
+    together = ({each} if len(of_it) >= _MANY else of_it for each, of_it in alike.items())
+    return tuple(sorted(kind for of_it in together for kind in of_it))
+
+
+def is_of(name: str, kinds: Iterable[str]) -> bool:
+    """Whether the name of a step is of one of the `kinds`."""
+    return _pattern(tuple(kinds)).fullmatch(final_name(name)) is not None
+
+
+@lru_cache(maxsize=64)
+def _pattern(kinds: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(kind).replace(r"\#", r"(?:\d+|\#)") for kind in kinds))
 
 
 def is_time(number: int, now: float) -> bool:

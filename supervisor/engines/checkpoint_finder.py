@@ -29,7 +29,7 @@ from supervisor.adapters.kernel.open_files import written_by
 from supervisor.adapters.stores.checkpoint_watcher import DISK, Pace
 from supervisor.adapters.stores.nearby import entries_below
 from supervisor.config.named_program import with_shell_words
-from supervisor.config.usual_names import UsualNames, kind_of
+from supervisor.config.usual_names import UsualNames, is_of, kind_of, kinds_together, unnumbered
 from supervisor.engines.checkpoint_search import Search
 from supervisor.engines.handles import Watch
 from supervisor.engines.save_place import SavePlace
@@ -57,7 +57,8 @@ _MAX_WALK = 2.0
 _MAX_WRITTEN = 500
 """The most directories and kinds of names that are kept because the program writes there."""
 _MAX_TOLD = 4
-"""So many kinds of names in a directory the bootstrap tells at most: then there may be more."""
+"""So many kinds of names in a directory the bootstrap tells at most, numbers apart: then there may
+be more."""
 _MAX_PROGRAMS = 64
 """The most programs that the attempt starts whose command lines say where to look."""
 _MAX_STEPS = 20
@@ -260,10 +261,14 @@ class CheckpointFinder:
         """Returns which names count in a directory: of a folder in which others may save too, the
         kinds that the attempt writes there, if the bootstrap tells them all."""
         told = {kind for place, kind in self._told.copy() if place == directory}
-        written = {kind for place, kind in self._written.copy() if place == directory}
-        is_told = not told.isdisjoint(written) and len(told) < _MAX_TOLD
+        written = self._written_in(directory)
+        is_told = not told.isdisjoint(written) and len(set(map(unnumbered, told))) < _MAX_TOLD
         is_shared = directory in self._search.shared
         return self._search.names_in(directory, written if is_told or is_shared else ())
+
+    def _written_in(self, directory: Path) -> set[str]:
+        """Returns the kinds of names that the attempt writes in a directory."""
+        return {kind for place, kind in self._written.copy() if place == directory}
 
     def _tell_others(self) -> None:
         """Tell of the other directories, if which one counts was found out in this attempt."""
@@ -375,7 +380,8 @@ class CheckpointFinder:
             OSError: it cannot be read now.
         """
         search, kind = self._search, kind_of(place.name)
-        if directory in search.shared and (directory, kind) not in self._written:
+        written = kinds_together(self._written_in(directory))
+        if directory in search.shared and not is_of(place.name, written):
             return False
         if self._is_only_made(directory) and kind in self._old_kinds.get(directory, ()):
             return False  # nobody knows who saves them: another job may
@@ -388,11 +394,7 @@ class CheckpointFinder:
         """Whether all that is known of a directory is that the attempt makes it, if it is not
         there yet."""
         is_known = directory in self._walked or directory == self._search.known
-        return (
-            directory in self._made
-            and not is_known
-            and not any(place == directory for place, _ in self._written.copy())
-        )
+        return directory in self._made and not is_known and not self._written_in(directory)
 
     def _is_shared(self, root: Path) -> bool:
         """Whether others write in a folder too; it may lead there by a link."""

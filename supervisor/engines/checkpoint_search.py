@@ -4,7 +4,7 @@ Several jobs may share a working directory. So a directory counts only if one of
 
 * a process of the attempt writes there: the bootstrap reports it, or a file there is open. In a
   folder that everybody uses, such as the working directory itself, the steps must also have the
-  kind of name that the attempt writes there (`ckpt-#.pt`);
+  kind of name that the attempt writes there (`seed1_ckpt-#.pt`);
 * it is below the job's model_dir, unless that is a folder that everybody uses;
 * it is below a folder that the program's arguments or the config's variables name, and they explain
   each folder between the two (`--out runs --name a` explains `runs/a/checkpoints`, not `runs/b`).
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from supervisor.config.usual_names import UsualNames, final_name
+from supervisor.config.usual_names import UsualNames, final_name, kinds_together
 from supervisor.protocol.committed import OwnNames, step_of
 
 _GENERIC = re.compile(
@@ -110,7 +110,7 @@ class Search:
             return self.layout
         known = self.layout.kinds if isinstance(self.layout, UsualNames) else ()
         before = known if directory == self.known else ()
-        return UsualNames(tuple(sorted({*before, *kinds})))
+        return UsualNames(kinds_together((*before, *kinds)))
 
     def steps_in(self, path: str) -> Iterator[Path]:
         """Yields the path of each step that `path` may be in: every part of it that has the name of

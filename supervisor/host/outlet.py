@@ -4,6 +4,9 @@ A write blocks on a paused terminal (Ctrl-S), a pipe that nobody reads or a disk
 fails on a closed terminal. So a thread of its own writes. Its queue is bounded: what does not fit
 is dropped, and so is what a full disk does not take. Once writing works again, a line tells how
 many bytes were dropped.
+
+An unbuffered program (`PYTHONUNBUFFERED`) writes each word of a line by itself. So a line of our
+own waits a moment for the rest of a line that has begun.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from errno import EDQUOT, ENOSPC
 
 from supervisor.host.notice import Notice, Tell
@@ -29,6 +33,8 @@ _MAX_ALL = _MAX_OUTPUT + 64 * 1024
 of output cannot take from them."""
 _PATIENCE = 1.0
 """Seconds that a worker's output waits for a reader who falls behind."""
+_REST_OF_LINE = 0.1
+"""Seconds that a line of our own waits for the rest of a line of output."""
 _MAY_PASS = (ENOSPC, EDQUOT)
 """Errors after which writing is tried again: a full disk may get room. After any other, such as
 EPIPE, standard output is given up."""
@@ -92,6 +98,10 @@ class Outlet:
         """Bytes taken from the queue whose write failed."""
         self._is_open = True
         self._is_broken = False
+        self._is_within_line = False
+        """Whether the last part taken from the queue is output that ends within a line."""
+        self._held_until: float | None = None
+        """Until when our line at the head of the queue waits; None: it does not yet."""
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outlet", daemon=True)
@@ -200,8 +210,43 @@ class Outlet:
                 self._changed.wait_for(lambda: self._parts or not self._is_open)
             if not self._parts and not self._is_open:
                 return None
-            number = 1 if self._period is None else len(self._parts)
-            return [self._parts.popleft() for _ in range(number)]
+            if self._period is None:
+                return [self._rest_of_line() or self._first()]
+            return [self._parts.popleft() for _ in range(len(self._parts))]
+
+    def _first(self) -> Part:
+        part = self._parts.popleft()
+        self._is_within_line = not part.is_ours and not part.data.endswith(b"\n")
+        self._held_until = None
+        return part
+
+    def _rest_of_line(self) -> Part | None:
+        """Take output from behind our line at the head of the queue, up to the end of the line in
+        which it would be; None: there is none in time."""
+        head = self._parts[0]
+        if not self._is_within_line or not head.is_ours or head.unshown:
+            return None
+        now = time.monotonic()
+        self._held_until = self._held_until or now + _REST_OF_LINE
+        self._changed.wait_for(
+            lambda: self._first_output() is not None or not self._is_open,
+            max(0.0, self._held_until - now),
+        )
+        index = self._first_output()
+        if index is None or time.monotonic() > self._held_until:
+            return None
+        part = self._parts[index]
+        end = part.data.find(b"\n") + 1 or len(part.data)
+        if end < len(part.data):
+            self._parts[index] = replace(part, data=part.data[end:])
+        else:
+            del self._parts[index]
+        self._is_within_line = not part.data[:end].endswith(b"\n")
+        return replace(part, data=part.data[:end])
+
+    def _first_output(self) -> int | None:
+        """Return where the first output is in the queue."""
+        return next((at for at, part in enumerate(self._parts) if not part.is_ours), None)
 
     def _done(self, size: int) -> None:
         with self._changed:

@@ -172,10 +172,17 @@ _PART = re.compile(
 
 def step_of(name: str) -> int | None:
     """Parse the step from the name of a checkpoint, a folder or a file; None: it names no step."""
+    place = step_place(name)
+    return None if place is None else int(name[slice(*place)])
+
+
+def step_place(name: str) -> tuple[int, int] | None:
+    """Return where the digits of the step begin and end in the name of a checkpoint; None: it names
+    no step."""
     if TEMPORARY in name:
         return None
     if match := _FOLDER.fullmatch(name):
-        return int(match[1])
+        return match.span(1)
     stem = _stem(name)
     return _step_in(stem) if stem else None
 
@@ -217,9 +224,9 @@ def _stem(name: str) -> str:
     return stem.removesuffix(".weights") if dot + suffix in _STRUCTURES else ""
 
 
-def _step_in(stem: str) -> int | None:
+def _step_in(stem: str) -> tuple[int, int] | None:
     if len(stem) > 255 or _PART.search(stem):
         return None
     if stem.isascii() and stem.isdecimal() and len(stem) <= 18:
-        return int(stem)
-    return next((int(numbers[-1]) for each in _BY_WORD if (numbers := each.findall(stem))), None)
+        return 0, len(stem)
+    return next((found[-1].span(1) for each in _BY_WORD if (found := [*each.finditer(stem)])), None)

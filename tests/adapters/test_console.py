@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from supervisor.adapters.kernel.clock import SystemClock
-from supervisor.adapters.telling.console import JsonConsole
+from supervisor.adapters.telling.console import JsonConsole, PlainConsole
 from supervisor.adapters.telling.runlog import as_json
+from supervisor.host import outlet
 from tests.running import PATIENCE, eventually, may_mount
 
 _ON_A_SMALL_DISK = """
@@ -102,3 +104,43 @@ def test_the_last_words_of_an_attempt_come_at_its_end(tmp_path: Path) -> None:
         (1, "the last words"),
         (2, "the next attempt begins and ends"),
     ]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[int]:
+    descriptor = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_a_line_that_a_program_writes_word_by_word_stays_whole(
+    log: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlet, "_REST_OF_LINE", PATIENCE)
+    console = PlainConsole(log, print)
+    for word in (b"step", b" ", b"12"):
+        console.mirror(1, word)
+    assert eventually(lambda: os.pread(log, 99, 0) == b"step 12")
+    console.line("ours")
+    console.line("ours too")
+    console.mirror(1, b" loss")
+    console.mirror(1, b" 0.5\nstep")
+    console.mirror(1, b" 13")
+    assert eventually(lambda: os.pread(log, 99, 0).endswith(b"step 13"))
+    console.close()
+    assert os.pread(log, 99, 0) == b"step 12 loss 0.5\nours\nours too\nstep 13"
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_line_waits_only_a_moment_for_the_end_of_another(log: int, goes_on: bool) -> None:
+    console = PlainConsole(log, print)
+    console.mirror(1, b"50%\r")
+    console.line("ours")
+
+    def is_shown() -> bool:
+        if goes_on:
+            console.mirror(1, b"51%\r")
+        return b"\r\nours\n" in os.pread(log, 1 << 20, 0)
+
+    assert eventually(is_shown)
+    console.close()

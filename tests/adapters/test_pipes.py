@@ -460,11 +460,11 @@ def reader() -> Iterator[Reader]:
 def test_lines_of_ours_stand_alone(reader: Reader) -> None:
     console = reader.console
     console.line("first")
+    console.mirror(1, b"whole line\n")
+    console.line("second")
     console.mirror(1, b"worker says")
     console.line("ours \udcff")
-    console.mirror(1, b"whole line\n")
-    console.line("last")
-    assert reader.all() == b"first\nworker says\nours ?\nwhole line\nlast\n"
+    assert reader.all() == b"first\nwhole line\nsecond\nworker says\nours ?\n"
     assert reader.told == []
 
 

@@ -80,6 +80,19 @@ def test_each_kind_of_name_in_a_directory_is_reported_once_and_few_are(tmp_path:
     assert len(told.paths) == 2 + 4 + 62
 
 
+def test_names_that_another_number_tells_apart_are_reported_and_few_are() -> None:
+    told = Told()
+    for seed in range(9):
+        for step in range(3):
+            told.hook("open", (f"/out/seed{seed}_step{step}.npz", "wb", WRITES))
+            told.hook("os.mkdir", (f"/out/last_{step}", 511, -1))
+    assert told.paths == [
+        "/out/seed0_step0.npz",
+        "/out/last_0",
+        *(f"/out/seed{seed}_step0.npz" for seed in range(1, 4)),
+    ]
+
+
 def test_a_folder_that_the_program_makes_is_reported_once() -> None:
     told = Told()
     for _ in range(2):

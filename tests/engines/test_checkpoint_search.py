@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config.own_layout import OwnLayout
-from supervisor.config.usual_names import kind_of
+from supervisor.config.usual_names import is_of, kind_of, kinds_together
 from supervisor.engines.checkpoint_search import (
     Search,
     Wanted,
@@ -158,3 +158,35 @@ def test_the_command_line_of_a_child_program_says_where_to_look() -> None:
 
 def test_all_steps_of_a_program_have_one_kind_of_name() -> None:
     assert kind_of("step_0100") == kind_of("step_2.orbax-checkpoint-tmp") != kind_of("100")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("seed1_step5.npz", "seed1_step#.npz"),
+        ("lr0.1_0005", "lr0.1_#"),
+        ("run1_5", "run1_#"),
+        ("epoch=3-step=100.ckpt", "epoch=#-step=#.ckpt"),
+        ("step100_loss0.35.pt", "step#_loss#.#.pt"),
+        ("step5_seed1.npz", "step#_seed1.npz"),
+        ("12.orbax-checkpoint-tmp-3", "#"),
+        ("no step 7x", "no step #x"),
+    ],
+)
+def test_numbers_that_stay_the_same_for_a_run_belong_to_the_kind(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+    assert is_of(name, ["other", kind])
+    assert not is_of(f"x{name}", [kind])
+
+
+def test_a_number_that_a_program_varies_does_not_belong_to_the_kind() -> None:
+    seeds = [f"seed{seed}_step#.npz" for seed in range(4)]
+    assert kinds_together([*seeds, "last_#.npz"]) == ("last_#.npz", "seed#_step#.npz")
+    assert kinds_together(seeds[1:]) == tuple(seeds[1:])
+    assert is_of("seed9_step5.npz", kinds_together(seeds))
+    assert not is_of("seed9_step5.npz", kinds_together(seeds[1:]))
+
+
+def test_kinds_of_an_earlier_version_still_count() -> None:
+    assert is_of("seed1_step5.npz", ["seed#_step#.npz"])
+    assert is_of("c#_5.npz", [kind_of("c#_6.npz")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -91,6 +92,7 @@ match way:
         os.kill(os.getpid(), signal.SIGKILL)
 """
 MARKED = '{"commit_timestamp_nsecs": 1600000000000000000}'
+OLD = 1.6e9
 UNPROVEN = "ended before its work was done, as far as is known"
 
 
@@ -325,12 +327,13 @@ me, last, dies = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 out = Path("out")
 out.mkdir(exist_ok=True)
 done = [int(each.stem.rpartition("_")[2]) for each in out.glob(f"ckpt_{me}_step_*.pkl")]
-for step in range(max(done, default=0) + 1, last + 1):
+begins = max(done, default=0) + 1
+for step in range(begins, last + 1):
     time.sleep(0.1)
     print("step", step, flush=True)
     if step % 5 == 0:
         (out / f"ckpt_{me}_step_{step}.pkl").write_bytes(pickle.dumps({"step": step}))
-    if step == dies:
+    if step == dies or 0 < -dies == step - begins:
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -339,7 +342,7 @@ for step in range(max(done, default=0) + 1, last + 1):
 def neighbour(start: Start, here: Path) -> Iterator[Running]:
     """A healthy job that saves in the same folder, and has saved already."""
     (here / "shares.py").write_text(SHARES)
-    running = start(job(sys.executable, "shares.py", "b", "2000", "0", model_dir="b"))
+    running = start(job(sys.executable, "shares.py", "seed2", "2000", "0", model_dir="b"))
     running.wait_for_event("checkpoint-committed", step=15)
     yield running
     running.signal(signal.SIGKILL)
@@ -350,7 +353,9 @@ def neighbour(start: Start, here: Path) -> Iterator[Running]:
 def test_another_job_that_saves_in_the_same_folder_is_no_progress(
     start: Start, neighbour: Running, dies: int
 ) -> None:
-    result = start(job(sys.executable, "shares.py", "a", "1000", str(dies), model_dir="a")).result()
+    result = start(
+        job(sys.executable, "shares.py", "seed1", "1000", str(dies), model_dir="a")
+    ).result()
     assert result.code == 76, result.log
     own = None if dies < 5 else 5
     assert [each["newest_committed_step"] for each in result.events("attempt-ended")] == [own] * 3
@@ -360,7 +365,7 @@ def test_another_job_that_saves_in_the_same_folder_is_no_progress(
 def test_another_job_that_saves_in_the_same_folder_proves_no_success(
     start: Start, neighbour: Running
 ) -> None:
-    config = job(sys.executable, "shares.py", "a", "12", "0", model_dir="a", restarts=0)
+    config = job(sys.executable, "shares.py", "seed1", "12", "0", model_dir="a", restarts=0)
     config["trainer"]["command"]["success"] = {"step": 14}
     result = start(config).result()
     assert result.code == 76, result.log
@@ -368,7 +373,7 @@ def test_another_job_that_saves_in_the_same_folder_proves_no_success(
 
 
 def test_the_next_supervisor_knows_which_names_count(start: Start, neighbour: Running) -> None:
-    config = job(sys.executable, "shares.py", "a", "1000", "0", model_dir="a")
+    config = job(sys.executable, "shares.py", "seed1", "1000", "0", model_dir="a")
     running = start(config)
     running.wait_for_event("checkpoint-committed", step=10)
     running.signal(signal.SIGKILL)
@@ -379,6 +384,21 @@ def test_the_next_supervisor_knows_which_names_count(start: Start, neighbour: Ru
     again.result()
     other = max(each["step"] for each in neighbour.events("checkpoint-committed"))
     assert 10 <= began["step"] < other
+
+
+def test_higher_steps_that_another_job_has_left_in_the_folder_hide_no_progress(
+    start: Start, here: Path
+) -> None:
+    (here / "shares.py").write_text(SHARES)
+    (here / "out").mkdir()
+    for step in range(5, 200, 5):
+        left = here / "out" / f"ckpt_seed2_step_{step}.pkl"
+        left.write_bytes(pickle.dumps({"step": step}))
+        os.utime(left, (OLD, OLD))
+    result = start(job(sys.executable, "shares.py", "seed1", "25", "-6", restarts=1)).result()
+    assert result.code == 0, result.log
+    ended = [each["newest_committed_step"] for each in result.events("attempt-ended")]
+    assert ended == [5, 10, 15, 20, 25]
 
 
 @pytest.mark.parametrize("folder", ["run/checkpoints", "out"])
