@@ -373,6 +373,9 @@ def _shell_only_words(prepared: Prepared) -> Iterator[Notice]:
             for name in _unexpanded(text):
                 what = "is given to the program as it stands: no shell expands it"
                 yield _doubt("not-expanded", f"{name!r} {what} ({where})")
+            for name, meant in placeholders.misspelt(text):
+                what = f"is given to the program as it stands: the placeholder is {{{meant}}}"
+                yield _doubt("not-expanded", f"{{{name}}} {what} ({where})")
     for plan in plans:
         for index, word in enumerate(plan.argv):
             if _SHELL_ONLY.fullmatch(word):

@@ -78,7 +78,8 @@ FRAMEWORKS = (
     Framework(
         "Orbax",
         frozenset({"orbax"}),
-        "Orbax's CheckpointManager saves to its directory.",
+        "Orbax's CheckpointManager saves to its directory. If the loop calls its `save` at every "
+        "step, `command.save_on_sigterm: true` saves on SIGTERM too.",
         {},
     ),
     Framework(

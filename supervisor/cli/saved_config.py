@@ -48,7 +48,7 @@ class _Unset:
 _WANTED = (
     _Unset(
         "progress",
-        "{pattern: 'step (\\d+)'}",
+        "{pattern: '^step +(\\d+)'}",
         "How the step is read from the output.",
         "the steps are those that the program or the bootstrap reports; others are only shown",
     ),

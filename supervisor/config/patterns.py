@@ -28,7 +28,7 @@ class SlowPatternError(Exception):
     def __init__(self, source: str, text: str) -> None:
         # The text is cut between words: the redactor does not recognise half a secret.
         shown = text if len(text) <= _SHOWN else text[:_SHOWN].rpartition(" ")[0]
-        super().__init__(f"the pattern {source!r} takes too long in text that begins {shown!r}")
+        super().__init__(f"the pattern '{source}' takes too long in text that begins {shown!r}")
         self.source = source
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 KNOWN = ("model_dir", "num_devices", "attempt", "resume_step", "per_device_batch", "params")
@@ -11,6 +12,7 @@ KNOWN = ("model_dir", "num_devices", "attempt", "resume_step", "per_device_batch
 attempt, the number of this attempt, the newest committed step (0: none), the share of one device
 of the global batch, and the file with the phase's resolved config."""
 
+_KEPT = re.compile(r"\{\{([A-Za-z_-]+)\}\}")
 _TOKEN = re.compile(r"\{\{|\}\}|\{([a-z_]+)\}")
 
 
@@ -27,6 +29,15 @@ def make_schema(known: Sequence[str]) -> dict[str, Any]:
 def names(text: str) -> tuple[str, ...]:
     """Returns the names of the placeholders in `text`."""
     return tuple(match[1] for match in _TOKEN.finditer(text) if match[1])
+
+
+def misspelt(text: str) -> Iterator[tuple[str, str]]:
+    """Yields each word of `text` in double braces that is almost the name of a placeholder, and
+    that name."""
+    for match in _KEPT.finditer(text):
+        name = match[1].lower()
+        if name not in KNOWN and (near := get_close_matches(name, KNOWN, 1, 0.8)):
+            yield match[1], near[0]
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:

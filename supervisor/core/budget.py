@@ -27,7 +27,8 @@ class Budget:
     """What was spent since the last progress, and the highest step ever committed in the phase.
 
     Retention may delete checkpoints, so what is there now can be lower than `highest`: progress is
-    judged against `highest` alone. It never falls, except below the first step (`first`).
+    judged against `highest` alone. It never falls, except below the first step (`first`), and in a
+    later epoch (`core.epoch_folders`).
     """
 
     restarts: int = 0
@@ -87,6 +88,11 @@ class Budget:
         if step > self.highest or replaces:
             return Budget(highest=step, total=self.total, first=self.first)
         return self
+
+    def counting_anew(self) -> Budget:
+        """Returns the budget after a step of a later epoch, in which steps begin again: that is
+        progress, whatever the step."""
+        return Budget(highest=0, total=self.total)
 
     def told(self, step: int | None, *, trained: bool | None) -> Budget:
         """Returns the budget after the program told that it completed `step`, its last one so far:

@@ -2,6 +2,7 @@
 
 A config may be changed: the change is told, and it resets nothing. A change is refused only if it
 would make the checkpoint of the phase unusable, or differ from what a completed phase has computed.
+The last phase is not complete any more if its target grows.
 """
 
 from __future__ import annotations
@@ -109,11 +110,14 @@ def refused(
     if num_phases <= state.phase:
         message = f"the job is in phase {state.phase + 1} already; give it back its phases"
         yield num_phases - 1, f"there are only {num_phases} phases left: {message}"
+    goes_on = any(
+        change.phase == state.phase and change.key in _TARGETS and change.grows()
+        for change in found
+    )
     for change in found:
-        if state.has_completed(change.phase, once=once):
-            last = change.phase == state.phase
-            harmless = _under(change.key, _COMPUTES_NOTHING)
-            if not harmless and not (last and change.key in _TARGETS and change.grows()):
+        reopened = goes_on and change.phase == state.phase
+        if state.has_completed(change.phase, once=once) and not reopened:
+            if not _under(change.key, _COMPUTES_NOTHING):
                 yield (
                     change.phase,
                     f"{change}: the phase is complete and cannot be changed; {_REMEDY}",

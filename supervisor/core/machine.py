@@ -41,6 +41,7 @@ from supervisor.core.doing import (
     Workers,
 )
 from supervisor.core.ending import ended_well, kill, launch_failed, probed, told_ends, workers_gone
+from supervisor.core.epoch_folders import is_of_a_later_epoch
 from supervisor.core.events import (
     CheckpointCommitted,
     CheckpointSetAside,
@@ -110,9 +111,12 @@ def _silence_excused(state: JobState, event: SilenceExcused, policy: RestartPoli
 def _checkpoints_found(
     state: JobState, event: CheckpointsFound, policy: RestartPolicy
 ) -> StepResult:
-    """The directory changes; what was counted stays: `budget.highest` never falls."""
+    """The directory changes; what was counted stays, unless it is of a later epoch, in which the
+    program counts anew."""
     if event.phase != state.phase or not policy.phases[state.phase].finds_checkpoints:
         return state, ()
+    if is_of_a_later_epoch(event.directory, state.checkpoints):
+        state = replace(state, budget=state.budget.counting_anew())
     return replace(state, checkpoints=event.directory, checkpoint_kinds=event.kinds), ()
 
 

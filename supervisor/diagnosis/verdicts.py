@@ -362,6 +362,35 @@ def unproven_failure(
     )
 
 
+def with_target(
+    failure: Failure, evidence: Evidence, success: Success, recognised: int | None
+) -> Failure:
+    """Returns the `failure` with the steps that were compared, if `success.step` is not reached.
+    `recognised` is the last step that was only recognised in the output; None: none was."""
+    if failure.rule != "early-exit" or success.step is None:
+        return failure
+    known = [evidence.committed, None if success.committed else evidence.step]
+    reached = max((step for step in known if step is not None), default=None)
+    if reached is None:
+        return failure
+    what = "the newest committed step" if reached == evidence.committed else "the last step"
+    failure = replace(
+        failure,
+        reason=f"It exited with code 0 at step {reached} ({what}), before success.step "
+        f"({success.step}).",
+    )
+    if recognised is None or recognised < success.step or success.committed:
+        return failure
+    return replace(
+        failure,
+        advice=(
+            f"The output shows step {recognised}, which was only recognised there, and proves "
+            "nothing. If it is right, give `command.progress.pattern`, or have the program save "
+            "its last step."
+        ),
+    )
+
+
 def unjudged_failure(error: Exception, exits: Sequence[WorkerExit]) -> Failure:
     """Returns the failure of an end whose judgement raised `error`, which is a bug of ours."""
     ended = next((each for each in exits if not each.clean), exits[0])

@@ -84,6 +84,12 @@ class Hearing:
                     self._reactor.post(SaveMeasured(now, group.launch.attempt, seconds))
         self._reactor.post(WorkerReported(now, group.launch.attempt, rank, message))
 
+    def ended_well(self, group: WorkerGroup) -> None:
+        """All workers of the group have ended well."""
+        doubtful = self._shown_losses.ended(group.launch.attempt)
+        if doubtful is not None:
+            self._reactor.post(Noticed(self._clock.now(), doubtful))
+
     def _on_step(self, group: WorkerGroup, message: StepMessage, now: float) -> None:
         losses = self._loss_watch.hear(group, message, now)
         if losses is not None:

@@ -26,6 +26,7 @@ from supervisor.diagnosis.verdicts import (
     store_failure,
     succeeded,
     unjudged_failure,
+    with_target,
 )
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.host_port import HostFiles
@@ -173,6 +174,9 @@ def judged_by(
     doubtful: str | None = None
     try:
         failure = _failure(launch, evidence, unanswered, tell, redact)
+        if failure is not None:
+            recognised = seen.step if seen.step_recognised else None
+            failure = with_target(failure, evidence, launch.success, recognised)
         if failure is not None and _lacks_its_step(failure) and seen.every_step:
             failure = replace(failure, step=seen.step)
         if failure is None:

@@ -519,6 +519,7 @@ class LocalEngine:
                     )
                 )
         if all(ended.clean for ended in group.exits):
+            self._hearing.ended_well(group)
             self._pattern_warning.look(group.launch, group.outputs, self._clock.now(), over=True)
         pending = group.launch.pending_faults()
         for fault in group.faults:

@@ -59,7 +59,7 @@ class UnmatchedPatternWarning:
                 :_SHOWN
             ]
             text = (
-                f"trainer.command.progress.pattern {pattern!r} matched none of the first {lines} "
+                f"trainer.command.progress.pattern '{pattern}' matched none of the first {lines} "
                 "lines of output. Without steps the supervisor cannot notice a hang in training. "
                 f"Correct the pattern: its one group must be the step. The last line is {last!r}"
             )

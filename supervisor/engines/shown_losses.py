@@ -33,8 +33,15 @@ class ShownLosses:
             return None
         self._since = message.earliest if self._since is None else self._since
         self._times += 1
-        if self._times != _IN_A_ROW:
-            return None
+        return self._notice() if self._times == _IN_A_ROW else None
+
+    def ended(self, attempt: int) -> Notice | None:
+        """The attempt has ended well; returns what to tell, if its last losses are bad and nobody
+        was told."""
+        is_untold = attempt == self._attempt and 0 < self._times < _IN_A_ROW
+        return self._notice() if is_untold else None
+
+    def _notice(self) -> Notice:
         text = (
             f"the lines that are taken for steps show a loss that is NaN or Inf since step "
             f"{self._since}. It is left alone: with progress.pattern, or reported losses, such a "

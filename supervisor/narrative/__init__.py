@@ -103,9 +103,8 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
         yield job_event("counts-reset", text, code=before.exit_code)
     yield from _checkpoints_gone(t, event.committed, policy)
     used = budget_used(t.after, policy)
-    highest = step_in_words(
-        t.after.budget.highest, "no checkpoint yet", "highest committed step {}"
-    )
+    newest = step_in_words(event.committed, "no checkpoint seen yet", "newest committed step {}")
+    highest = step_in_words(t.after.budget.highest, newest, "highest committed step {}")
     yield job_event(
         "job-resumed",
         f"so far: {count(before.attempt, 'attempt')}, {used}, {highest}",
@@ -136,7 +135,7 @@ def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Ite
         return
     limits = policy.phases[event.phase]
     place = f"phase {limits.name!r} ({event.phase + 1} of {len(policy.phases)})"
-    found = step_in_words(event.committed, "no checkpoint yet", "newest committed step {}")
+    found = step_in_words(event.committed, "no checkpoint seen yet", "newest committed step {}")
     budget = f"{count(limits.max_num_restarts, 'restart')} allowed without a new checkpoint"
     yield job_event(
         "phase-began",
@@ -261,6 +260,9 @@ def _checkpoints_found(
         return
     text = f"checkpoints found in {event.directory}: a new step there is progress; "
     text += "set checkpoint.directory to choose another directory"
+    if forgiven := t.before.budget.failures - t.after.budget.failures:
+        failures = count(forgiven, "charged failure")
+        text += f"; it is of a later epoch, which is progress: {failures} forgiven"
     yield attempt_event("checkpoints-found", t.after.attempt, text, place=event.directory)
 
 

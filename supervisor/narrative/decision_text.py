@@ -32,8 +32,8 @@ from supervisor.narrative.findings import finding_lines
 from supervisor.ports import Transition
 
 _SAY_WHERE = (
-    "If the program saves checkpoints, name their folder: "
-    "--set trainer.init.checkpoint.directory=FOLDER."
+    "If the program saves checkpoints, the warning about them says why none of them counts. If it "
+    "names no reason, name their folder: --set trainer.init.checkpoint.directory=FOLDER."
 )
 
 

@@ -85,4 +85,4 @@ def standing_line(it: Standing) -> str:
     parts += [] if newest is None else [f"last checkpoint: step {newest}"]
     if newest != highest:
         parts.append(f"highest committed step ever: {highest}")
-    return ", ".join(parts if highest is not None else [*parts, "no checkpoint yet"])
+    return ", ".join(parts if highest is not None else [*parts, "no checkpoint seen yet"])

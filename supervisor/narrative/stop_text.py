@@ -106,6 +106,12 @@ def _lost_work(event: WorkersGone, newest: int | None) -> str:
     if event.unproven is not None:
         most = count(max(0, event.step - (newest or 0)), "step")
         return f"lost: at most {most} {reported}"
+    if newest is None and event.starting_step:
+        since = count(max(0, event.step - event.starting_step), "step")
+        return (
+            f"the program had begun at step {event.starting_step}; the {since} since then are "
+            f"lost, unless it saved them elsewhere {reported}"
+        )
     if newest is None:
         return f"all work is lost, unless the program saved it elsewhere {reported}"
     return f"lost since then: {count(_num_lost_steps(event, newest) or 0, 'step')} {reported}"

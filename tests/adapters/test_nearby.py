@@ -54,6 +54,18 @@ def test_a_file_that_is_overwritten_in_place_is_named_with_what_to_do(tmp_path: 
     assert "overwritten" not in found_nearby(None, [tmp_path], 2000.0), "nobody has written it"
 
 
+def test_a_step_that_is_a_link_is_named_as_one(tmp_path: Path) -> None:
+    blob = tmp_path / "blobs" / "abc"
+    blob.parent.mkdir()
+    blob.write_bytes(pickle.dumps({}))
+    link = tmp_path / "out" / "step_5.pkl"
+    link.parent.mkdir()
+    link.symlink_to(blob)
+    found = found_nearby(None, [tmp_path], 2000.0)
+    assert found.startswith(f"changed since the start, but a link, which proves no save: {link};")
+    assert "to the folder that the link leads to" in found
+
+
 def test_what_is_older_than_the_attempt_is_named_where_nothing_newer_is(tmp_path: Path) -> None:
     (tmp_path / "ckpt7").touch()
     os.utime(tmp_path / "ckpt7", (1000.0, 1000.0))

@@ -108,7 +108,7 @@ def test_a_job_without_a_checkpoint_shows_the_step_that_it_reached(
     tell(tmp_path, *STORY[:3], WorkersObserved(4.1, 1, (7,), EXITS), gone)
     show_status(tmp_path)
     told = capsys.readouterr().out
-    assert "no checkpoint yet" in told
+    assert "no checkpoint seen yet" in told
     assert f"last completed step: 6 of attempt 1 ({how})" in told
 
 

@@ -211,6 +211,19 @@ def test_what_is_refused(
         assert message in text
 
 
+def test_a_phase_that_is_to_go_further_may_change_as_one_that_runs() -> None:
+    """The number of steps is often an argument too."""
+    now = changed(2, "init.loop.max_steps", 200)
+    now[2]["trainer"]["init"]["optimizer"]["lr"] = 1.0
+    assert not list(refused(SUCCEEDED, changes(CONFIG, now), 3, once=True))
+    now[0]["trainer"]["init"]["seed"] = 7
+    (message,) = (text for _, text in refused(SUCCEEDED, changes(CONFIG, now), 3, once=True))
+    assert message.startswith("trainer[0].init.seed")
+    now = changed(1, "init.loop.max_steps", 200)
+    now[2]["trainer"]["init"]["optimizer"]["lr"] = 1.0
+    assert len(list(refused(SUCCEEDED, changes(CONFIG, now), 3, once=True))) == 2
+
+
 @pytest.mark.parametrize(("elastic", "is_refused"), [("bitwise", True), ("rounding", False)])
 def test_the_micro_batch_stays_where_the_bits_are_to_stay(elastic: str, is_refused: bool) -> None:
     then = changed(1, "init.determinism.elastic", elastic)

@@ -8,6 +8,7 @@ import pytest
 
 from supervisor.core.budget import Budget
 from supervisor.core.decisions import BeginPhase, Decision, KillWorkers, StartWorkers
+from supervisor.core.epoch_folders import is_of_a_later_epoch
 from supervisor.core.events import (
     CheckpointCommitted,
     CheckpointsFound,
@@ -203,6 +204,42 @@ def test_a_program_that_begins_again_in_a_new_folder_each_time_makes_no_progress
         history.runs()
     assert history.finish is not None
     assert history.finish.exit_code is ExitCode.BUDGET_SPENT
+
+
+def test_a_folder_of_a_later_epoch_is_progress() -> None:
+    history = job()
+    for number in range(1, 6):
+        finds(history, f"/out/epoch_{number}")
+        commits_new(history, 10)
+        assert history.state.budget.restarts == 0
+        history.ends(WorkerExit(0, signal="SIGKILL"))
+        history.gone(committed=10)
+        if history.state.backoff is not None:
+            history.waits()
+        history.runs()
+    finds(history, "/out/epoch_6")
+    (line,) = history.told
+    assert line.text.endswith("which is progress: 1 charged failure forgiven")
+
+
+@pytest.mark.parametrize(
+    ("directory", "earlier", "is_later"),
+    [
+        ("/out/epoch_1", "/out/epoch_0", True),
+        ("/out/epoch=10/ckpt", "/out/epoch=9/ckpt", True),
+        ("/out/a/ep2", "/out/a/ep1", True),
+        ("/out/epoch_1", "/out/epoch_1", False),
+        ("/out/epoch_0", "/out/epoch_1", False),
+        ("/other/epoch_1", "/out/epoch_0", False),
+        ("/out/version_1", "/out/version_0", False),
+        ("/out/step1", "/out/step0", False),
+        ("/out/epoch_1", None, False),
+    ],
+)
+def test_which_folders_are_of_a_later_epoch(
+    directory: str, earlier: str | None, is_later: bool
+) -> None:
+    assert is_of_a_later_epoch(directory, earlier) is is_later
 
 
 def commits_new(history: History, step: int) -> None:

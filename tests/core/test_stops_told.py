@@ -88,6 +88,14 @@ def test_a_program_may_save_where_nobody_looks(source: StopSource) -> None:
     assert f"{UNSEEN}; all work is lost, unless the program saved it elsewhere" in text
 
 
+def test_what_was_done_before_the_job_is_not_called_lost() -> None:
+    """The program went on from checkpoints of its own, and was stopped before its first save."""
+    history = asked()
+    gone = WorkersGone(history.now, 1, RETRY, None, 57, None, starting_step=40)
+    (line,) = [text for text in lines(history, gone) if "lost" in text]
+    assert "the program had begun at step 40; the 17 steps since then are lost, unless it" in line
+
+
 def test_it_is_told_where_a_job_was_looked_at_whose_config_names_no_directory() -> None:
     history = asked(finds_checkpoints=True)
     text = told(history, step=60, committed=None)

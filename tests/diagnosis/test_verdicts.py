@@ -11,7 +11,7 @@ from supervisor.diagnosis.failure import Evidence, HostFacts, RankEvidence, Verd
 from supervisor.diagnosis.outcome import Charge
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
-from supervisor.diagnosis.verdicts import judge, launch_failure, succeeded
+from supervisor.diagnosis.verdicts import judge, launch_failure, succeeded, with_target
 from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 
 CLEAN = RankEvidence(WorkerExit(0, code=0))
@@ -189,6 +189,27 @@ def test_without_records_the_first_rank_that_ended_otherwise_than_success_asks_f
     failure = judge(Evidence((died(3, rank=0), died(0, rank=1))), Success(exit_code=3))
     assert failure is not None
     assert (failure.rule, failure.rank) == ("early-exit", 1)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "success", "reason"),
+    [
+        (Evidence((CLEAN,), 45, 40), Success(step=50), "at step 45 (the last step), before succ"),
+        (Evidence((CLEAN,), None, 40), Success(step=50), "at step 40 (the newest committed step)"),
+        (Evidence((CLEAN,), 50, 40), Success(step=50, committed=True), "at step 40 (the newest"),
+        (Evidence((CLEAN,)), Success(file="x"), "the success criterion does not hold"),
+    ],
+)
+@pytest.mark.parametrize("recognised", [None, 49, 50])
+def test_an_early_end_tells_the_steps_that_were_compared(
+    evidence: Evidence, success: Success, reason: str, recognised: int | None
+) -> None:
+    failure = judge(evidence, success)
+    assert failure is not None
+    told = with_target(failure, evidence, success, recognised)
+    assert reason in told.reason
+    is_shown = recognised == 50 and success.step is not None and not success.committed
+    assert ("The output shows step 50" in told.advice) == is_shown
 
 
 LOST_PEER = died(types=("x.JaxRuntimeError",), message="Socket closed", rank=0)

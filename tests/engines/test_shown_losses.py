@@ -31,5 +31,19 @@ def test_a_few_or_those_of_another_attempt_are_not() -> None:
     assert told(losses, *[nan] * 9, attempt=2) == []
 
 
+def test_a_few_at_the_end_of_an_attempt_that_ends_well_are_told() -> None:
+    losses = ShownLosses()
+    assert told(losses, 0.5, nan, nan) == []
+    assert losses.ended(2) is None
+    notice = losses.ended(1)
+    assert notice is not None
+    assert notice.keys == {"step": 2, "number": 2}
+    for last in (0.5, *[nan] * 30):
+        told(losses, last)
+    assert losses.ended(1) is None, "the last one is told already"
+    assert told(ShownLosses(), 0.5) == []
+    assert ShownLosses().ended(1) is None
+
+
 def test_what_is_reported_is_the_matter_of_others() -> None:
     assert told(ShownLosses(), *[nan] * 30, recognised=False) == []

@@ -130,6 +130,27 @@ def of_3000_steps(model_dir: Path, program: str, tell: str, **restart: Any) -> d
     return job
 
 
+def test_a_step_that_is_only_shown_is_named_where_it_proves_no_success(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    program = """
+for n in range(1, 51):
+    time.sleep(0.05)
+    print("step", n, "loss", "nan", flush=True)
+save(40)
+"""
+    job = config(model_dir, program, max_num_restarts=0)
+    job["trainer"]["command"]["success"]["step"] = 50
+    path = model_dir.parent / "train.py"
+    path.write_text(path.read_text().replace(REPORTS_SAVE, ""))
+    result = supervise(job)
+    assert result.code == 76, result.log
+    failure = result.event("attempt-ended")["failure"]
+    assert "at step 40 (the newest committed step), before success.step (50)" in failure["reason"]
+    assert "The output shows step 50" in failure["advice"]
+    assert result.has_event("losses-doubtful")
+
+
 @pytest.mark.parametrize("tell", TELLS)
 def test_a_base_model_that_is_copied_is_no_success(
     supervise: Supervise, model_dir: Path, tell: str

@@ -200,7 +200,7 @@ def test_what_only_a_person_knows_is_told_with_an_example(tmp_path: Path) -> Non
     config.write_text(re.sub(r"# (progress|success): ", r"\1: ", config.read_text()))
     shown = forked("validate", "trainer.yaml", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert "pattern: step (\\d+)\n" in shown.stdout
+    assert "pattern: ^step +(\\d+)\n" in shown.stdout
     assert "step: 1000\n" in shown.stdout
     given = forked("init", "--success-step", "3", "--output", "b.yaml", cwd=tmp_path)
     assert "command.success is not set" not in given.stdout

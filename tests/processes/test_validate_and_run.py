@@ -444,3 +444,10 @@ def test_what_is_elsewhere_is_told_where_it_is(
         main(argv)
     last = capsys.readouterr().err.splitlines()[-1]
     assert (hint in last) if hint is not None else last.endswith(")"), last
+
+
+def test_a_placeholder_that_is_misspelt_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path, command("[a, '{{modeldir}}/x', '{{Model_dir}}', '{{other}}']"))
+    told = [each for each in start_warnings(prepare(Path(path), [])) if "placeholder" in each]
+    what = "is given to the program as it stands: the placeholder is {model_dir}"
+    assert told == [f"{{modeldir}} {what} (command.argv[1])"]

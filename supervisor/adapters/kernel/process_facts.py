@@ -35,7 +35,10 @@ class SigtermReaction(StrEnum):
     """What SIGTERM does to a process."""
 
     HANDLED = "handles SIGTERM, so it can save and exit"
-    DEFAULT = "has no handler for SIGTERM, so it ends at once and cannot save"
+    DEFAULT = (
+        "has no handler for SIGTERM, so it ends at once and cannot save (a handler, or "
+        "command.save_on_sigterm with Orbax, would let it)"
+    )
     IGNORED = "ignores SIGTERM, so it runs until SIGKILL"
     BLOCKED = (
         "blocks SIGTERM, so it can save and exit if it waits for it (sigwait, signalfd), and runs "

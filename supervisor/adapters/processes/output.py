@@ -285,7 +285,7 @@ class _Search:
         if not self._is_told:
             self._is_told = True
             text = (
-                f"the pattern {source!r} is slow: lines are skipped, so that the search takes at "
+                f"the pattern '{source}' is slow: lines are skipped, so that the search takes at "
                 "most a tenth of the time; make the pattern simpler"
             )
             self._tell(Notice("pattern-slow", text, detail=source))
@@ -306,7 +306,7 @@ class _Search:
             elif self._slow == _MAX_SLOW:
                 self._pattern = None
                 text = (
-                    f"the pattern {pattern.source!r} took too long in {_MAX_SLOW} lines: it is "
+                    f"the pattern '{pattern.source}' took too long in {_MAX_SLOW} lines: it is "
                     "switched off for the rest of this attempt; make the pattern simpler"
                 )
                 self._tell(Notice("pattern-off", text, detail=pattern.source))

@@ -114,6 +114,11 @@ def _told_alike(changed: Mapping[str, float], older: Mapping[str, float]) -> str
     times = changed or older
     latest = sorted(times, key=lambda path: (-times[path], path))[:_MAX_TOLD]
     told = ", ".join(latest)
+    if Path(latest[0]).is_symlink():
+        return (
+            f"{when}, but a link, which proves no save: {latest[0]}; save the step itself under "
+            f"that name, or set {_KEY} to the folder that the link leads to ({_PAGE})"
+        )
     if changed and not any(map(_has_step, latest)):
         suffix = Path(re.sub(f"{_COMPRESSED}$", "", latest[0])).suffix
         return (
