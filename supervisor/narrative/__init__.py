@@ -103,13 +103,14 @@ def _started(t: Transition, event: SupervisorStarted, policy: RestartPolicy) -> 
         yield job_event("counts-reset", text, code=before.exit_code)
     yield from _checkpoints_gone(t, event.committed, policy)
     used = budget_used(t.after, policy)
+    highest = t.after.budget.highest
     newest = step_in_words(event.committed, "no checkpoint seen yet", "newest committed step {}")
-    highest = step_in_words(t.after.budget.highest, newest, "highest committed step {}")
+    kept = step_in_words(highest, newest, "highest committed step {}")
     yield job_event(
         "job-resumed",
-        f"so far: {count(before.attempt, 'attempt')}, {used}, {highest}",
+        f"so far: {count(before.attempt, 'attempt')}, {used}, {kept}",
         attempts=before.attempt,
-        step=t.after.budget.highest,
+        step=event.committed if highest is None else highest,
         **budget_keys(t.after, policy),
     )
 

@@ -64,7 +64,7 @@ def test_it_is_told_once_after_the_first_minutes(pump: OutputPump) -> None:
     for now in (_FIRST_MINUTES, 900.0):
         warning.look(launch(), [pump.reader], 1000.0 + now)
     (text,) = told
-    assert text.startswith(f"trainer.command.progress.pattern {PATTERN!r} matched none")
+    assert text.startswith(f"trainer.command.progress.pattern '{PATTERN}' matched none")
     assert "first 4 lines" in text
     assert text.endswith("The last line is 'Iteration 5, loss 0.1'")
 

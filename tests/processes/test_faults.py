@@ -158,8 +158,11 @@ def test_where_the_job_ends_nobody_is_told_that_it_is_restarted(
         "The last failure was: preempted (SIGTERM that the supervisor did not send). Find out who "
         "sends SIGTERM. Run the same command again to go on from the newest checkpoint."
     )
-    hint = "name their folder: --set trainer.init.checkpoint.directory=FOLDER"
-    told = f"{todo} If the program saves checkpoints, {hint}."
+    told = (
+        f"{todo} If the program saves checkpoints, the warning about them says why none of them "
+        "counts. If it names no reason, name their folder: "
+        "--set trainer.init.checkpoint.directory=FOLDER."
+    )
     assert result.events("advice")[-1]["advice"] == told
     assert f"what to do: {told.rstrip('.')}; more: " in result.err
     first, last = (attempt["failure"]["advice"] for attempt in result.summary["attempts"])

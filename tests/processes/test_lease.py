@@ -290,7 +290,9 @@ def test_a_frozen_owner_is_taken_over_and_gives_up_when_it_wakes(
     config = command_config(model_dir, *toy, success={"step": 20})
     first = start(config, prefix=leased(times, "alpha"))
     first.wait_for("waiting")
-    frozen = supervisor_of(first)
+    frozen, lease_file = supervisor_of(first), model_dir / "lease.json"
+    before = lease_file.stat().st_mtime_ns
+    assert eventually(lambda: lease_file.stat().st_mtime_ns != before)  # so none is under way
     frozen.suspend()
     second = start(config, prefix=leased(times, "beta"))
     second.wait_for("starts after step")

@@ -212,11 +212,12 @@ def test_after_success_nothing_is_run_unless_the_target_grew(
     assert again.code == 0
     assert again.attempts == 1
     assert "has succeeded already" in again.raw, "a sentence alone: no job runs"
-    grown = supervise(
-        command_config(model_dir, "--steps", "8", success={"step": 8}),
-    )
-    assert grown.code == 78, "another command for a completed phase is refused"
-    assert "the phase is complete" in grown.err
+    other = supervise(command_config(model_dir, "--steps", "8", success={"step": 6}))
+    assert other.code == 78, "another command for a completed phase is refused"
+    grown = supervise(command_config(model_dir, "--steps", "8", success={"step": 8}))
+    assert grown.code == 0, "but not with a higher target"
+    assert grown.event("attempt-ended")["newest_committed_step"] == 8
+    assert "the phase is complete" in other.err
 
 
 def test_after_success_a_grown_target_goes_on(supervise: Supervise, model_dir: Path) -> None:
