@@ -265,6 +265,7 @@ def _engine(
             cache,
             redact,
             opened.history.config,
+            prepared.job.phases[0].init.autorestart.preemption.source,
             stack,
         )
     except on_ray.ClusterRefusedError as error:

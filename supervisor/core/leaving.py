@@ -18,8 +18,8 @@ from supervisor.core.transitions import StepResult, signal
 
 
 def hosts_leaving(state: JobState, event: HostsLeaving, policy: RestartPolicy) -> StepResult:
-    """Ask the group to save and to stop, if it runs and was not asked yet. The engine repeats the
-    event for as long as the group runs there."""
+    """Ask the group to save and to stop, if it runs and was not asked yet. The engine posts the
+    event again whenever more hosts go."""
     group = state.doing
     if not isinstance(group, Running) or state.attempt != event.attempt or state.drain is not None:
         return state, ()

@@ -33,13 +33,9 @@ def preemption_sources(
     `starter` starts the command of the config, if there is one, with the environment `environ`.
     `time_needed` returns how many seconds before the end of an allocation the job must begin to
     save. `tell` gets a notice if the environment names no usable end.
-    GCE_METADATA_HOST in `environ` names another metadata server, as it does for Google's libraries.
-    The file `product` tells whether this is a machine of Google's cloud.
+    See `machine_sources` for `product`.
     """
-    found: list[AnnouncementSource] = []
-    if config.source == "gce" or (config.source == "auto" and _on_gce(environ, product)):
-        host = environ.get(_HOST_VARIABLE) or gce_metadata.HOST
-        found += gce_metadata.sources(host)
+    found = machine_sources(config.source, environ, product)
     end: tuple[float, str] | None = None
     if config.until is not None:
         end = config.until, "the time that preemption.until gives"
@@ -52,6 +48,21 @@ def preemption_sources(
     if config.command is not None:
         found.append(AnnouncementCommand(config.command, environ, starter))
     return found
+
+
+def machine_sources(
+    source: str, environ: Mapping[str, str], product: Path = _PRODUCT
+) -> list[AnnouncementSource]:
+    """Returns the sources that speak of this machine alone: in a job on several hosts, each host
+    asks its own.
+
+    `source` is that of the config. GCE_METADATA_HOST in `environ` names another metadata server, as
+    it does for Google's libraries. The file `product` tells whether this is a machine of Google's
+    cloud.
+    """
+    if source == "gce" or (source == "auto" and _on_gce(environ, product)):
+        return gce_metadata.sources(environ.get(_HOST_VARIABLE) or gce_metadata.HOST)
+    return []
 
 
 def _on_gce(environ: Mapping[str, str], product: Path) -> bool:

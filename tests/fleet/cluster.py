@@ -83,6 +83,8 @@ class Cluster:
     def __init__(self, nodes: int) -> None:
         self.nodes = {f"n{index}": Node(f"n{index}", "127.0.0.1") for index in range(nodes)}
         self.agents: dict[str, Relayed] = {}
+        self.environ: dict[str, dict[str, str]] = {}
+        """The variables of each node, beside those of this process."""
         self.lines: list[Line] = []
 
     def on(self, node: str) -> Relayed:
@@ -92,7 +94,7 @@ class Cluster:
     def place(self, name: str, node: str) -> None:
         """Start an agent."""
         ours, theirs = socket.socketpair()
-        environ = {**os.environ, MACHINE: node}
+        environ = {**os.environ, MACHINE: node, **self.environ.get(node, {})}
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", PROGRAM, str(theirs.fileno())],

@@ -38,6 +38,7 @@ class Leader:
         size: int,
         spares: int = 0,
         before: float = 0.0,
+        announcer: str = "none",
     ) -> None:
         self.cluster, self.size = cluster, size
         self.clock = SystemClock()
@@ -46,7 +47,7 @@ class Leader:
         owner = folder / "owner"
         owner.write_text(json.dumps({"token": "t" * 32}))
         leadership = Leadership(
-            epoch, writer(), LOST_AFTER, f"job-{epoch}", str(owner), "t" * 32, before
+            epoch, writer(), LOST_AFTER, f"job-{epoch}", str(owner), "t" * 32, before, announcer
         )
         self.line = Line(cluster, self.reactor)
         self.engine = FleetEngine(

@@ -44,6 +44,7 @@ class RayNodes:
         num_cpus: int = 1,
         resources: Mapping[str, float] | None = None,
         labels: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> str:
         """Start one more node; returns its mark."""
         mark = uuid.uuid4().hex
@@ -57,7 +58,14 @@ class RayNodes:
                 *([f"--resources={json.dumps(resources)}"] if resources else []),
                 *([f"--labels={','.join(map('='.join, labels.items()))}"] if labels else []),
             ],
-            env={**os.environ, **TUNED, **self._token(), MARK: mark, MACHINE: mark},
+            env={
+                **os.environ,
+                **TUNED,
+                **self._token(),
+                MARK: mark,
+                MACHINE: mark,
+                **(environ or {}),
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=120,

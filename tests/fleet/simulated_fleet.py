@@ -22,6 +22,7 @@ from supervisor.core.events import (
     HostsLeaving,
     LaunchFailed,
     StopRequested,
+    StopSource,
     WorkersGone,
     WorkersObserved,
     WorkersStarted,
@@ -229,6 +230,8 @@ class World:
         """By agent."""
         self.nodes = {f"n{number}": Node(f"n{number}", "10.0.0.1") for number in range(nodes)}
         self._names = itertools.count(nodes)
+        self.announced: set[str] = set()
+        """The nodes whose machines have announced that they are about to go."""
         self.is_headless = False
         """Whether the cluster does not answer."""
         self.failed: set[int] = set()
@@ -290,8 +293,14 @@ class World:
             say,
             identity,
             lambda: self.now,
+            lambda source: self._ask_announcers(host),
         )
         self._tell(lambda listener: listener.agent_placed(name, node))
+
+    def _ask_announcers(self, host: SimulatedHost) -> None:
+        if host.name in self.announced:
+            stop = StopRequested(self.now, StopSource.PREEMPTION, "it is preempted")
+            host.process.post(stop)
 
     def _tell(self, what: Callable[[Listener], None]) -> None:
         if (leader := self.leader) is not None:
@@ -327,9 +336,25 @@ class World:
             return
         self.nodes[name] = replace(self.nodes[name], draining="it is drained")
         self.show_nodes()
+        self._lose(name, seconds)
+
+    def announce(self, name: str, seconds: float) -> None:
+        """A machine announces that it goes in so many seconds: its agent hears of it, and the
+        cluster does not. A new one takes its place."""
+        if name not in self.nodes or name in self.announced:
+            return
+        self.announced.add(name)
+        for host in self.hosts.values():
+            if host.name == name:
+                self._ask_announcers(host)
+        self._lose(name, seconds)
+
+    def _lose(self, name: str, seconds: float) -> None:
+        """A node goes in so many seconds, and a new one takes its place."""
 
         def go() -> None:
-            del self.nodes[name]
+            if self.nodes.pop(name, None) is None:  # it was to go for two reasons
+                return
             for host in list(self.hosts.values()):
                 if host.name == name:
                     host.process.is_frozen = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -60,10 +61,13 @@ def strike(world: World, leader: Leader, host: SimulatedHost) -> int:
 
 
 def strike_cluster(world: World, leader: Leader, host: SimulatedHost) -> None:
-    """The cluster drains a node, if enough are left, or does not answer for a while."""
-    stay = sum(not node.draining for node in world.nodes.values())
+    """The cluster drains a node, or a machine announces its end, if enough are left; or the cluster
+    does not answer for a while."""
+    leave = {name for name, node in world.nodes.items() if node.draining} | world.announced
+    stay = len(world.nodes.keys() - leave)
     if world.random.random() < 0.5 and stay > leader.size:
-        world.drain(host.name, world.random.uniform(5.0, 60.0))
+        goes = world.random.choice((world.drain, world.announce))
+        goes(host.name, world.random.uniform(5.0, 60.0))
     else:
         world.lose_head(world.random.expovariate(1 / 15.0))
 
@@ -83,14 +87,17 @@ def test_no_two_attempts_live_and_the_job_goes_on_once_nothing_goes_wrong(seed: 
     assert {launch.attempt for launch in live} == {leader.attempt}
 
 
-def drained(*names: str, nodes: int) -> Leader:
-    """A job on two hosts that trains, and then hears that these nodes go in a minute."""
+def drained(*names: str, nodes: int, announced: Sequence[str] = ()) -> Leader:
+    """A job on two hosts that trains, and then hears that these nodes go in a minute. Those in
+    `announced` say so themselves."""
     world = World(3, nodes=nodes, loses=0.0)
     leader = Leader(world, 1, 0, 2, 1)
     world.pass_time(20.0)
     assert (leader.phase, leader.attempt, leader.engine.nodes) == ("running", 1, ("n0", "n1"))
     for name in names:
         world.drain(name, 60.0)
+    for name in announced:
+        world.announce(name, 60.0)
     world.pass_time(30.0)
     return leader
 
@@ -103,6 +110,37 @@ def test_a_job_moves_off_a_host_that_is_drained_and_the_others_keep_their_ranks(
     assert (leader.phase, leader.attempt) == ("running", 2), "the host goes, and nobody needs it"
 
 
+def test_a_job_moves_off_a_host_that_announces_its_own_end() -> None:
+    leader = drained(nodes=3, announced=["n0"])
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    assert leader.engine.nodes == ("n2", "n1")
+    leader.world.pass_time(120.0)
+    assert (leader.phase, leader.attempt) == ("running", 2), "the host goes, and nobody needs it"
+
+
+def test_what_a_host_announces_is_said_again_if_it_was_not_heard() -> None:
+    leader = drained(nodes=3)
+    (host,) = (host for host in leader.world.hosts.values() if host.name == "n0")
+    host.to_leader = False
+    leader.world.announce("n0", 60.0)
+    leader.world.pass_time(33.0)
+    assert (leader.phase, leader.attempt) == ("running", 1)
+    host.to_leader = True
+    leader.world.pass_time(45.0)
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    assert leader.engine.nodes == ("n2", "n1")
+
+
+def test_the_next_leader_hears_what_a_host_has_announced() -> None:
+    world = drained(nodes=3, announced=["n2"]).world
+    assert world.leader is not None
+    world.leader.die()
+    leader = Leader(world, 2, 1, 2, 1)
+    world.announce("n0", 300.0)
+    world.pass_time(70.0)
+    assert leader.phase == "idle", "only one host stays"
+
+
 def test_without_a_spare_a_job_waits_for_the_host_that_comes() -> None:
     leader = drained("n0", nodes=2)
     assert (leader.phase, leader.attempt) == ("idle", 1)
@@ -113,6 +151,8 @@ def test_without_a_spare_a_job_waits_for_the_host_that_comes() -> None:
 
 def test_a_job_whose_hosts_all_go_is_asked_to_stop() -> None:
     leader = drained("n0", "n1", "n2", nodes=3)
+    assert (leader.phase, leader.attempt) == ("drained", 1)
+    leader = drained("n0", nodes=3, announced=["n1", "n2"])
     assert (leader.phase, leader.attempt) == ("drained", 1)
 
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.fleet.ray_nodes import MARK, RayNodes
+from tests.processes.metadata_server import MetadataServer
 from tests.running import Running, Start, eventually, marked
 
 pytestmark = pytest.mark.cluster
@@ -82,6 +83,31 @@ def test_a_cluster_with_another_token_is_an_invalid_config(
     assert result.code == 78
     assert "trainer.init.hosts: the Ray cluster at" in result.err
     assert "does not accept the token of this host: put the cluster's into" in result.err
+
+
+def test_a_job_moves_off_a_machine_that_is_preempted(
+    ray: RayNodes, start: Start, told: Path
+) -> None:
+    count, given = len(ray.marks) + 1, config(ray, told)
+    init = given["trainer"]["init"]
+    init["hosts"]["count"] = count
+    init["devices"] = {"platform": "cpu", "count": count}
+    init["autorestart"] |= {"wait_for_replacement": 0, "grace_period": 5}
+    given["trainer"]["command"] |= {"elastic": True, "success": {"exit_code": 0}}
+    with MetadataServer().serving() as metadata:
+        preempted = ray.start(environ={"GCE_METADATA_HOST": metadata.host})
+        job = start(given)
+        job.wait_for_event("attempt-started", attempt=1)
+        metadata.set("preempted", "TRUE")
+        second = started(job, told, 2)
+        assert preempted not in {rank["node"] for rank in second.values()}
+        (told / "end").touch()
+        result = job.result()
+        ray.kill(preempted)
+    assert result.code == 0, result.log
+    assert "says instance/preempted is TRUE" in result.event("workers-told-to-stop")["reason"]
+    assert [each["status"] for each in result.summary["attempts"]] == ["MADE_WAY", "SUCCEEDED"]
+    assert not result.has_event("budget-used")
 
 
 def test_a_job_outlives_its_ray_helper_a_rank_and_a_node(

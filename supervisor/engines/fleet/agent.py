@@ -26,6 +26,7 @@ from supervisor.core.events import (
     Event,
     LaunchFailed,
     Noticed,
+    StopRequested,
     WorkerReported,
     WorkersGone,
     WorkersIdle,
@@ -99,10 +100,12 @@ class Agent:
         say: Callable[[Report], None],
         identity: Identity,
         boottime: Callable[[], float] = _boottime,
+        ask_announcers: Callable[[str], None] = lambda source: None,
     ) -> None:
         """`kill_at` tells the guard its deadline, and `say` sends a message to the leader.
 
-        `make_ranks` is called once, with the first launch.
+        `make_ranks` is called once, with the first launch. `ask_announcers` is called for each
+        leader: see `OwnAnnouncements.ask`.
         """
         self._reactor = reactor
         self._clock = clock
@@ -111,6 +114,9 @@ class Agent:
         self._boottime = boottime
         self._say = say
         self._identity = identity
+        self._ask_announcers = ask_announcers
+        self._leaving = ""
+        """See `Question.leaving`."""
         self._epoch = 0
         self._lost_after = _FIRST_LOST_AFTER
         self._asked: dict[int, float] = {}
@@ -160,7 +166,8 @@ class Agent:
         self._asked[self._number] = now
         running = self._launch.attempt if self._launch is not None else None
         gone = self._last.attempt if self._last is not None else None
-        self._say(Question(self._epoch, self._number, running, gone, self._answered))
+        answered, leaving = self._answered, self._leaving
+        self._say(Question(self._epoch, self._number, running, gone, answered, leaving=leaving))
 
     def _answer(self, number: int) -> None:
         sent = self._asked.get(number)
@@ -223,6 +230,8 @@ class Agent:
         self._epoch, self._lost_after = leader.epoch, leader.lost_after
         if is_new:  # no answer of an earlier leader is waited for
             self._asked.clear()
+            self._leaving = ""
+            self._ask_announcers(leader.announcer)
         token = _token_in(leader.owner_file) if leader.owner_file else None
         self._say(Hello(self._epoch, writer(), self._identity, token))
         if is_new:
@@ -310,9 +319,13 @@ class Agent:
                 keys = json.dumps(dict(getattr(told, "keys", {})), default=str)
                 event_name = getattr(told, "event", "")
                 self._unsent.append(ToldNotice(event_name, str(told), keys, routine))
-            case WorkerReported(message=NoticeMessage() | SigtermMessage() | HostTimeMessage()):
-                self._unsent.append(event)
-            case WorkersIdle():
+            case StopRequested():
+                self._leaving = event.detail
+                self._question(self._boottime())
+            case (
+                WorkersIdle()
+                | WorkerReported(message=NoticeMessage() | SigtermMessage() | HostTimeMessage())
+            ):
                 self._unsent.append(event)
             case _ if isinstance(event, Forwarded) and self._speaks:
                 self._unsent.append(event)

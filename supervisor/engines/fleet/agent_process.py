@@ -20,6 +20,7 @@ from supervisor.core.events import SilenceExcused
 from supervisor.engines.fleet.agent import Agent
 from supervisor.engines.fleet.agent_ranks import LocalRanks
 from supervisor.engines.fleet.fleet_messages import MessageError, Report, encoded
+from supervisor.engines.fleet.own_announcements import OwnAnnouncements
 from supervisor.engines.fleet.payload_frames import FrameError, Frames, framed
 from supervisor.engines.guard_watch import keep_guard
 from supervisor.host.identity import Identity
@@ -74,7 +75,16 @@ def serve(connection: socket.socket) -> None:
     with keep_guard(reactor, clock) as guard:
         line = _Line(connection)
         make_ranks = partial(LocalRanks, reactor, clock, guard, os.environ)
-        agent = Agent(reactor, clock, guard.kill_at, make_ranks, line.say, _identity())
+        announcements = OwnAnnouncements(reactor, clock, os.environ)
+        agent = Agent(
+            reactor,
+            clock,
+            guard.kill_at,
+            make_ranks,
+            line.say,
+            _identity(),
+            ask_announcers=announcements.ask,
+        )
 
         def read() -> None:
             for payload in line.read():

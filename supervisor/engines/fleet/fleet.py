@@ -44,17 +44,26 @@ class HostState:
     """Whether its last question showed that our answers reach it."""
     lost: str = ""
     """Why the transport has lost it; empty: it has not."""
+    announced: str = ""
+    """What has announced on the host that it is about to go; empty: nothing has."""
+
+    @property
+    def leaving(self) -> str:
+        """Why it is about to go, for people: the cluster says so, or the host itself; empty: it is
+        not, as far as is known."""
+        return self.node.draining or self.announced
 
     @property
     def stays(self) -> bool:
-        """Whether it is of use, and will be: as far as is known, it is not about to go."""
-        return not (self.lost or self.problem or self.node.draining)
+        """Whether it is of use, and will be."""
+        return not (self.lost or self.problem or self.leaving)
 
     def questioned(self, question: Question, at: float) -> HostState:
         """Returns the host after a question that is answered at the time `at`."""
         waits = question.number - question.answered - 1
         hears = question.answered > 0 and waits <= _MAX_UNANSWERED
-        return replace(self, asked_at=at, answered_at=at, hears=hears)
+        leaving = question.leaving
+        return replace(self, asked_at=at, answered_at=at, hears=hears, announced=leaving)
 
     def dead_at(self, lost_after: float) -> float:
         """Returns the time at which its guard kills what runs, unless it is answered again."""
@@ -161,13 +170,14 @@ class Fleet:
 
     def leaving(self, agents: Iterable[str]) -> dict[str, str]:
         """Returns the nodes of those `agents` that are about to go, and why."""
-        nodes = (self.hosts[agent].node for agent in agents)
-        return {node.id: node.draining for node in nodes if node.draining}
+        hosts = (self.hosts[agent] for agent in agents)
+        return {host.node.id: host.leaving for host in hosts if host.leaving}
 
     @property
     def all_leave(self) -> bool:
         """Whether no node stays."""
-        return all(node.draining for node in self.nodes.values())
+        leave = {host.node.id for host in self.hosts.values() if host.leaving and not host.lost}
+        return all(node.draining or node.id in leave for node in self.nodes.values())
 
     def of_node(self, node: str) -> HostState | None:
         """Returns the host of a node: the agent that is not lost, if there is one."""
@@ -184,7 +194,7 @@ class Fleet:
         ready = sorted(
             self.ready(at),
             key=lambda host: (
-                bool(host.node.draining),
+                bool(host.leaving),
                 order.get(host.node.id, len(order)),
                 host.node.slice,
                 host.node.place_in_slice or 0,

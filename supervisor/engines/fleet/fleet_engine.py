@@ -107,6 +107,8 @@ class Leadership:
     """The token in the owner file; None: hosts are not compared by it."""
     lost_after_before: float = 0.0
     """`lost_after` of the leader before, whose last answers may hold for longer than ours."""
+    announcer: str = "none"
+    """See `Lead`."""
 
 
 @dataclass(slots=True)
@@ -608,8 +610,9 @@ class FleetEngine:
         self._place_agents()
 
     def _look_for_leaving(self) -> None:
-        """Post that hosts of the running attempt are about to go: some of them, because their nodes
-        are drained, or all, because the cluster is lost. If no node stays, the job ends."""
+        """Post that hosts of the running attempt are about to go: some of them, because the cluster
+        drains them or they say so, or all, because the cluster is lost. If no node stays, the job
+        ends."""
         attempt, now = self._attempt, self._clock.now()
         if attempt is None or self._start_of is not None or self._kill_of is not None:
             return
@@ -631,7 +634,8 @@ class FleetEngine:
                 f"the cluster has not answered for {_HEAD_PATIENCE:g} s: {why}" if is_long else ""
             )
         leaving = self._fleet.leaving(dict.fromkeys(attempt.agents))
-        return "; ".join(f"host {node} is about to go: {why}" for node, why in leaving.items())
+        told = (f"host {node} is about to go: {why}" for node, why in leaving.items())
+        return self._redact("; ".join(told))
 
     def _host_lost(self, agent: str, attempt: FleetAttempt, why: str, now: float) -> None:
         if agent in attempt.gone:
@@ -698,8 +702,8 @@ class FleetEngine:
         host = self._fleet.of_node(node)
         if host is None:
             return "the cluster does not show it"
-        if host.node.draining:
-            return f"it is about to go: {host.node.draining}"
+        if host.leaving:
+            return f"it is about to go: {self._redact(host.leaving)}"
         return host.why_not_ready(now, self._lead.lost_after)
 
     # --- ending -----------------------------------------------------------------------------
@@ -805,7 +809,8 @@ class FleetEngine:
 
     def _introduce(self, agent: str) -> None:
         lead = self._lead
-        self._send(agent, Lead(lead.epoch, lead.version, lead.lost_after, lead.owner_file))
+        told = lead.version, lead.lost_after, lead.owner_file, lead.announcer
+        self._send(agent, Lead(lead.epoch, *told))
 
     def _send(self, agent: str, command: Command) -> None:
         self._transport.send(agent, encoded(command))

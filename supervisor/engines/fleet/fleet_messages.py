@@ -60,6 +60,9 @@ class Lead:
     """Seconds after the last answered question at which the ranks are killed."""
     owner_file: str
     """The file in model_dir that has the leader's token; empty: there is none."""
+    announcer: str = "none"
+    """The service that may announce the end of the agent's machine: `preemption.source` of the
+    config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,8 @@ class Question:
     """The last attempt of which it had ranks, and has none any more; None: there was none."""
     answered: int
     """The highest number of its questions that was answered; 0: none was."""
+    leaving: str = ""
+    """What has announced that its machine is about to go, for people; empty: nothing has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,13 +55,15 @@ def engine_on_ray(
     cache: Compilations,
     redact: Callable[[str], str],
     before: Sequence[Mapping[str, Any]] | None,
+    announcer: str,
     stack: ExitStack,
 ) -> Engine:
     """Returns the engine, once the cluster answers. When `stack` ends, its agents are ended.
 
     Only hosts with accelerators of the `platform` are used; of any other, all of the cluster.
     `epoch` and `owner` are those of model_dir's lease, and `check` raises once it is not ours.
-    `before` is the config that the job last ran with.
+    `before` is the config that the job last ran with. `announcer` is `preemption.source` of the
+    present one.
 
     Raises:
         ClusterRefusedError: the cluster can never be used as it is.
@@ -85,6 +87,7 @@ def engine_on_ray(
         comparable.file if comparable is not None else "",
         comparable.token if comparable is not None else None,
         lost_after_in(before),
+        announcer,
     )
     wanted = hosts.count + hosts.spares
     engine = FleetEngine(
