@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.events import Noticed, WorkersGone, WorkersObserved
+from supervisor.core.events import DevicesProbed, Noticed, WorkersGone, WorkersObserved
 from supervisor.diagnosis.outcome import Charge
+from supervisor.engines.fleet import fleet_engine
 from supervisor.engines.fleet.fleet import MARGIN
+from tests.fleet import leading
 from tests.fleet.cluster import Cluster, Relayed
 from tests.fleet.leading import LOST_AFTER, Leader, launch_of
 from tests.running import PATIENCE
@@ -193,6 +195,25 @@ def test_a_spare_takes_over_and_the_others_keep_their_ranks(tmp_path: Path) -> N
         assert after[0] not in before
     finally:
         cluster.close()
+
+
+def test_a_probe_does_not_wait_for_hosts_that_are_lost(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once all hosts were there. How long to wait for another one is the core's decision."""
+    monkeypatch.setattr(fleet_engine, "_JOIN", 10 * leading.PATIENCE)
+    leader = Leader(cluster, tmp_path, size=3)
+    launch = launch_of(tmp_path, SLEEP, 3)
+    leader.engine.probe(launch.plan, 1, None)
+    assert len(leader.first(DevicesProbed).healthy) == 3
+    leader.start(launch)
+    lost = leader.nodes[2]
+    cluster.vanish(lost)
+    leader.first(WorkersObserved, has_ended(1))
+    killed(leader, tmp_path)
+    leader.engine.probe(launch.plan, 2, None)
+    probed = leader.first(DevicesProbed, lambda event: event.number == 2)
+    assert set(probed.healthy) == {"n0", "n1", "n2"} - {lost}
 
 
 def test_a_new_leader_kills_what_the_last_one_started(cluster: Cluster, tmp_path: Path) -> None:

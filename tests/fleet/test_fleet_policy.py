@@ -76,6 +76,17 @@ def test_no_rank_lives_when_the_leader_says_that_none_can(
         assert host.safe_at(LOST_AFTER) == host.dead_at(LOST_AFTER) + MARGIN
 
 
+def test_no_host_is_expected_of_a_fenced_one_but_of_a_new_node() -> None:
+    fleet = fleet_of("n0", "n1")
+    fleet.questioned("n0", Question(1, 3, None, None, 2), LOST_AFTER)
+    assert fleet.expects_more(LOST_AFTER - 1) is False, "both are ready"
+    assert fleet.expects_more(LOST_AFTER) is False, "n1 is fenced, and there is no other node"
+    fleet.seen([Node("n0", "10.0.0.1"), Node("n2", "10.0.0.3")])
+    assert fleet.expects_more(LOST_AFTER) is True, "n2 is to get an agent"
+    fleet.asked_for("n2", Node("n2", "10.0.0.3"))
+    assert fleet.expects_more(LOST_AFTER) is True, "that of n2 was not heard yet"
+
+
 def test_a_host_is_ready_once_its_questions_show_that_it_hears() -> None:
     fleet = fleet_of(AGENT)
     assert fleet.ready(1.0)

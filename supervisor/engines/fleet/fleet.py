@@ -121,13 +121,22 @@ class Fleet:
         have one: it may come back.
         """
         taken = {host.node.id for host in self.hosts.values() if not host.lost}
-        usable = sum(
-            host.stays and (host.asked_at is None or at < host.dead_at(self.lost_after))
-            for host in self.hosts.values()
-        )
+        usable = sum(self._may_serve(host, at) for host in self.hosts.values())
         free = [node for name, node in self.nodes.items() if name not in taken]
         free.sort(key=lambda node: bool(node.draining))
         return tuple(free[: max(0, self.wanted - usable)])
+
+    def expects_more(self, at: float) -> bool:
+        """Whether another host may become ready soon: one with an agent that may be of use, or a
+        node on which one is to be placed."""
+        ready = self.ready(at)
+        return bool(self.to_place(at)) or any(
+            self._may_serve(host, at) for host in self.hosts.values() if host not in ready
+        )
+
+    def _may_serve(self, host: HostState, at: float) -> bool:
+        """Whether an agent may be of use: it was not heard yet, or is not fenced."""
+        return host.stays and (host.asked_at is None or at < host.dead_at(self.lost_after))
 
     def asked_for(self, agent: str, node: Node) -> None:
         """An agent is to be placed on the node."""

@@ -89,7 +89,8 @@ _HEAD_PATIENCE = 10.0
 are answered for about a minute after its end."""
 _FIRST_JOIN = 30.0
 _JOIN = 5.0
-"""Seconds to wait for hosts that are missing: until all were there once, and later."""
+"""Seconds to wait for hosts that are missing: until all were there once, and later, if some may
+come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -678,7 +679,7 @@ class FleetEngine:
             return
         ready = self._staying(now)
         self._was_full |= len(ready) >= probe.size
-        if len(ready) < probe.size and now < probe.patient_until:
+        if len(ready) < probe.size and now < probe.patient_until and self._expects_more(now):
             return
         self._probe = None
         healthy = tuple(host.node.id for host in ready)
@@ -688,6 +689,13 @@ class FleetEngine:
             if node not in healthy
         )
         self._reactor.post(DevicesProbed(now, probe.number, healthy, bad))
+
+    def _expects_more(self, now: float) -> bool:
+        """Whether to wait for more hosts. Once all were there, a host that is lost is not waited
+        for: how long a job waits for another one, `wait_for_replacement` says."""
+        if self._cluster_lost is not None or not self._was_full:
+            return True
+        return self._fleet.expects_more(now)
 
     def _staying(self, now: float) -> tuple[HostState, ...]:
         """Returns the hosts that are ready and stay, as far as is known: previous members first."""
