@@ -1,9 +1,8 @@
 """Hosts of a cluster on one machine: each has a network, processes and a host name of its own.
 
 A host is a set of namespaces. Its first process is `sleep`; when that is killed, the kernel kills
-all others of the host at once, as if the machine had vanished. All hosts are on one bridge. They
-share the machine's files, so model_dir is shared as on NFS; what Ray keeps on a machine (/tmp/ray,
-/dev/shm) is private.
+all others of the host at once. All hosts are on one bridge. They share the machine's files, so
+model_dir is shared as on NFS; what Ray keeps on a machine (/tmp/ray, /dev/shm) is private.
 """
 
 from __future__ import annotations
@@ -22,6 +21,9 @@ from pathlib import Path
 from tests.running import eventually
 
 _NET = "10.77.0."
+_MAX_HOSTS = 200
+_NOBODY = "02:00:00:00:00:01"
+"""The link address of no host: what is sent to it is lost, and nobody is told."""
 _SCRIPT = """
 hostname "$1"
 mount --bind "$2" /etc/hosts
@@ -45,8 +47,8 @@ def may_have_hosts() -> bool:
     return made.returncode == 0
 
 
-def _run(*argv: str) -> None:
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+def _run(*argv: str, feed: str = "") -> None:
+    subprocess.run(argv, input=feed, text=True, check=True, capture_output=True, timeout=60)
 
 
 @dataclass
@@ -64,6 +66,8 @@ class HostOfTests:
     """The process outside that waits for the host's first one."""
     entered: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """The processes outside that have started something on it."""
+    is_broken: bool = False
+    """Whether it was ever frozen or lost its network: it is not used for another test."""
 
     @property
     def first(self) -> int:
@@ -100,13 +104,20 @@ class HostOfTests:
         return found
 
     def vanish(self) -> None:
-        """Kill the host and all on it at once."""
+        """Kill the host and all on it at once, as if its power failed: it says goodbye to nobody.
+
+        The kernel would close the connections of what it kills, so the cable is pulled before.
+        """
+        self.is_broken = True
+        with suppress(subprocess.CalledProcessError):  # it is vanishing for the second time
+            self.cut()
         with suppress(OSError, IndexError):
             os.kill(self.first, signal.SIGKILL)
         self.init.wait(30)
 
     def cut(self) -> None:
         """Pull its cable: nothing goes in or out."""
+        self.is_broken = True
         _run("ip", "-n", self.hub, "link", "set", self.link, "down")
 
     def plug_in(self) -> None:
@@ -115,12 +126,17 @@ class HostOfTests:
 
     def freeze(self) -> None:
         """Stop all its processes."""
+        self.is_broken = True
         self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let all its processes go on."""
         self._signal_all(signal.SIGCONT)
-        for outside in self.entered:  # `nsenter` stops with what it has started
+        self.continue_entered()
+
+    def continue_entered(self) -> None:
+        """Let the processes outside go on: `nsenter` stops with what it has started."""
+        for outside in self.entered:
             outside.send_signal(signal.SIGCONT)
 
     def _signal_all(self, number: signal.Signals) -> None:
@@ -161,7 +177,7 @@ class Network:
         own.mkdir()
         names = self.folder / "hosts"
         names.write_text(
-            "127.0.0.1 localhost\n" + "".join(f"{_NET}{at} h{at}\n" for at in range(1, 33))
+            "127.0.0.1 localhost\n" + "".join(f"{_NET}{at} h{at}\n" for at in range(1, _MAX_HOSTS))
         )
         init = subprocess.Popen(
             [
@@ -176,11 +192,36 @@ class Network:
         self.hosts.append(host)
         return host
 
+    def mute(self, host: HostOfTests) -> None:
+        """Lose all that the host sends from now on; what is sent to it still arrives."""
+        host.is_broken = True
+        self._lose(host, [other for other in self.hosts if other is not host])
+
+    def deafen(self, host: HostOfTests) -> None:
+        """Lose all that is sent to the host from now on; what it sends still arrives."""
+        host.is_broken = True
+        for other in self.hosts:
+            if other is not host:
+                self._lose(other, [host])
+
+    def _lose(self, sender: HostOfTests, receivers: Sequence[HostOfTests]) -> None:
+        """Lose all that `sender` sends to `receivers`: it has a wrong link address of them."""
+        lines = "".join(
+            f"neigh replace {each.address} lladdr {_NOBODY} nud permanent dev eth0\n"
+            for each in receivers
+        )
+        _run("ip", "-n", sender.net, "-batch", "-", feed=lines)
+
+    def remove(self, host: HostOfTests) -> None:
+        """Kill a host, and remove its network."""
+        host.vanish()
+        self.hosts.remove(host)
+        subprocess.run(("ip", "netns", "del", host.net), capture_output=True, check=False)
+
     def close(self) -> None:
         """Kill the hosts and remove the networks."""
-        for host in self.hosts:
-            host.vanish()
-            subprocess.run(("ip", "netns", "del", host.net), capture_output=True, check=False)
+        for host in list(self.hosts):
+            self.remove(host)
         subprocess.run(("ip", "netns", "del", self.hub), capture_output=True, check=False)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,23 @@ accepted, reason = GcsClient(address=head).drain_node(node, why, "spot", end)
 assert accepted, reason
 """
 
+_NODES = """
+import json, sys, time
+from ray._raylet import GcsClient
+from ray.core.generated import gcs_pb2
+client = GcsClient(address=sys.argv[1])
+for line in sys.stdin:
+    wanted, end = sorted(json.loads(line)), time.monotonic() + 120
+    while True:
+        nodes = client.get_all_node_info().values()
+        alive = [n.node_manager_address for n in nodes if n.state == gcs_pb2.GcsNodeInfo.ALIVE]
+        alive.sort()
+        if alive == wanted or time.monotonic() > end:
+            break
+        time.sleep(0.05)
+    print(json.dumps(alive), flush=True)
+"""
+
 
 def _is_ray(command: Sequence[str]) -> bool:
     """Whether a process is a node of Ray, its head, or what starts them."""
@@ -46,11 +64,19 @@ class RayOnHosts:
 
     head: HostOfTests
     started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _nodes: subprocess.Popen[bytes] | None = None
+    """The process that asks the head for its nodes."""
 
     @property
     def address(self) -> str:
         """HOST:PORT of the head."""
         return f"{self.head.address}:{PORT}"
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        """The processes outside of the hosts that belong to Ray."""
+        nodes = [self._nodes] if self._nodes is not None else []
+        return [*self.started.values(), *nodes]
 
     def drain(self, host: HostOfTests) -> None:
         """Announce that a host goes in ten minutes."""
@@ -63,6 +89,27 @@ class RayOnHosts:
                 process = psutil.Process(pid)
                 if _is_ray(process.cmdline()):
                     process.kill()
+
+    def raylet(self, host: HostOfTests) -> psutil.Process:
+        """The process of Ray's node on a host."""
+        found = map(psutil.Process, host.processes())
+        return next(process for process in found if process.name() == "raylet")
+
+    def wait_for_nodes(self, hosts: Iterable[HostOfTests]) -> None:
+        """Wait until these hosts, and no others, are alive for the head."""
+        if self._nodes is None:
+            self._nodes = self.head.start(
+                [sys.executable, "-P", "-c", _NODES, self.address],
+                ENV,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        wanted = sorted(host.address for host in hosts)
+        assert self._nodes.stdin is not None
+        assert self._nodes.stdout is not None
+        self._nodes.stdin.write(f"{json.dumps(wanted)}\n".encode())
+        self._nodes.stdin.flush()
+        assert json.loads(self._nodes.stdout.readline()) == wanted
 
     def _on_head(self, *argv: str) -> None:
         whole = {**os.environ, **ENV}

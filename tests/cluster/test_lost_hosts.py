@@ -1,200 +1,273 @@
 """A job on several hosts loses ranks, agents, hosts, networks, leaders and the way to them.
 
-The hosts are namespaces of this machine with a real Ray; see `hosts`.
+The hosts are namespaces of this machine with a real Ray; see `hosts`. The tests are in the order of
+the hosts that they need, so that the cluster that they share only grows (`cluster`).
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import yaml
 
-from tests.cluster.hosts import HostOfTests, Network, may_have_hosts, network
-from tests.cluster.ray_hosts import ENV, RayOnHosts
-from tests.running import JSON, Result, Running, eventually, runs
+from tests.cluster.cluster import (
+    LOST_AFTER,
+    PATIENCE,
+    Cluster,
+    agent_on,
+    assert_succeeded,
+    finished,
+    helper_of,
+    hurried,
+    trains,
+)
+from tests.cluster.conftest import Bounds
+from tests.cluster.hosts import HostOfTests, may_have_hosts
+from tests.running import Result, Running, eventually, runs
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(not may_have_hosts(), reason="network namespaces are not allowed"),
 ]
-RANK = str(Path(__file__).with_name("toy_rank.py"))
-LOST_AFTER = 4.0
-STEPS = 300
+WAITS: dict[str, Any] = {"min_num_devices": 2, "wait_for_capacity": 300}
+"""A job on two hosts goes on with two or not at all."""
 
 
-class Cluster:
-    """Hosts with Ray; the first one is the head, and has the leader. `count` hosts train.
-
-    `head_trains`: the head's host may be one of them.
-    """
-
-    def __init__(self, hosts: Network, model_dir: Path, *, head_trains: bool = True) -> None:
-        self._network = hosts
-        self.model_dir = model_dir
-        self.leader = hosts.host()
-        self.ray = RayOnHosts(self.leader)
-        self._head_cpus = int(head_trains)
-        self.start_head()
-        self.others: dict[str, HostOfTests] = {}
-
-    def start_head(self) -> None:
-        """Start the head of the cluster."""
-        self.ray.start(self.leader, self._head_cpus)
-
-    def join(self, number: int) -> None:
-        """Add hosts."""
-        for _ in range(number):
-            host = self._network.host()
-            self.others[host.name] = host
-            self.ray.start(host)
-
-    @property
-    def all(self) -> dict[str, HostOfTests]:
-        """All hosts by name."""
-        return {self.leader.name: self.leader, **self.others}
-
-    def run(self, count: int, spares: int = 0, pace: str = "", **restart: Any) -> Running:
-        """Start the supervisor on the head's host; `pace` is the seconds of a step."""
-        autorestart = {"max_num_restarts": 1, "standby": "off", **restart}
-        hosts = {"engine": "ray", "count": count, "spares": spares, "lost_after": LOST_AFTER}
-        init = {
-            "model_dir": str(self.model_dir),
-            "hosts": {**hosts, "address": self.ray.address},
-            "devices": {"platform": "cpu", "count": count},
-            "autorestart": autorestart,
-        }
-        argv = [sys.executable, RANK, "{model_dir}", str(STEPS), *([pace] if pace else [])]
-        command = {"argv": argv, "success": {"step": STEPS}, "elastic": True}
-        config = self.model_dir.with_name("trainer.yaml")
-        config.write_text(yaml.safe_dump({"trainer": {"init": init, "command": command}}))
-        process = self.leader.start(
-            [sys.executable, "-P", "-m", "supervisor", "run", *JSON, str(config)],
-            ENV,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        return Running(process, self.model_dir)
-
-    def ranks(self, host: HostOfTests) -> list[psutil.Process]:
-        """The living ranks on a host."""
-        found = [psutil.Process(pid) for pid in host.processes() if runs(pid)]
-        return [each for each in found if RANK in each.cmdline()]
-
-    def working(self) -> HostOfTests:
-        """A host other than the leader's on which a rank runs."""
-        return next(host for host in self.others.values() if self.ranks(host))
+def seconds_until_gone(ranks: list[psutil.Process], since: float) -> float:
+    """How long after the time `since` none of the ranks can run code any more."""
+    assert ranks
+    assert eventually(lambda: not any(runs(each.pid) for each in ranks), PATIENCE)
+    return time.time() - since
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with network() as hosts:
-        yield Cluster(hosts, tmp_path / "run")
+def seconds_until_started(running: Running, attempt: int, since: float) -> float:
+    """How long after the time `since` all ranks of the attempt run."""
+    event = running.wait_for_event("workers-started", PATIENCE, attempt=attempt)
+    return datetime.fromisoformat(event["time"]).timestamp() - since
 
 
-@pytest.fixture
-def cluster_beside_its_head(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster whose head trains nothing, as that of KubeRay."""
-    with network() as hosts:
-        yield Cluster(hosts, tmp_path / "run", head_trains=False)
+def assert_uncharged(result: Result, attempts: int) -> None:
+    """There were so many attempts, and no end of one was charged."""
+    assert len(result.summary["attempts"]) == attempts
+    assert not result.has_event("budget-used")
 
 
-def taken(model_dir: Path) -> dict[int, list[tuple[int, int, float]]]:
-    """What each rank took: attempt, step, time."""
-    return {
-        int(path.name.removeprefix("taken-")): [
-            (int(attempt), int(step), float(at))
-            for attempt, step, at in map(str.split, path.read_text().splitlines())
-        ]
-        for path in model_dir.glob("taken-*")
-    }
+# --- two hosts --------------------------------------------------------------------------------
 
 
-def assert_one_attempt_at_a_time(model_dir: Path) -> None:
-    """No rank took a step of an attempt after one of a later attempt began."""
-    rows = sorted((at, attempt) for rank in taken(model_dir).values() for attempt, _, at in rank)
-    attempts = [attempt for _, attempt in rows]
-    assert attempts == sorted(attempts)
-
-
-def finished(running: Running, cluster: Cluster) -> Result:
-    """Wait for the end, and check what is true of every job that succeeds."""
-    result = running.result(300)
-    assert result.code == 0, result.out + result.err
-    assert "Traceback" not in result.err
-    assert (cluster.model_dir / "checkpoints" / str(STEPS)).is_dir()
-    assert_one_attempt_at_a_time(cluster.model_dir)
-    assert not [each for host in cluster.all.values() for each in cluster.ranks(host)]
-    return result
-
-
-def trains(running: Running, attempt: int = 1) -> None:
-    """Wait until a checkpoint of the attempt is committed."""
-    running.wait_for_event("checkpoint-committed", attempt=attempt)
-
-
-def test_a_rank_dies(cluster: Cluster) -> None:
-    cluster.join(1)
+def test_a_rank_dies(cluster: Cluster, bounds: Bounds) -> None:
+    cluster.with_hosts(1)
     running = cluster.run(2)
     trains(running)
-    (rank,) = cluster.ranks(cluster.others["h2"])
+    (rank,) = cluster.ranks(cluster.working())
+    others = cluster.ranks(cluster.leader)
+    at = time.time()
     rank.kill()
-    running.wait_for_event("attempt-started", 60, attempt=2)
+    gone = seconds_until_gone([rank, *others], at)
+    bounds.measured("a rank dies, until all ranks are dead", gone, 0.5)
+    seconds_until_started(running, 2, at)
     result = finished(running, cluster)
     first, second = result.summary["attempts"]
     assert first["failure"]["rule"] in ("sigkill", "sigkill-or-memory")
     assert second["status"] == "SUCCEEDED"
 
 
-def test_a_host_vanishes_and_a_spare_takes_over(cluster: Cluster) -> None:
-    cluster.join(2)
+def test_an_agent_is_killed_and_its_host_is_used_again(cluster: Cluster, bounds: Bounds) -> None:
+    cluster.with_hosts(1)
+    running = cluster.run(2, **WAITS)
+    trains(running)
+    host = cluster.working()
+    ranks, at = cluster.ranks(host), time.time()
+    agent_on(host).kill()
+    gone = seconds_until_gone(ranks, at)
+    bounds.measured("an agent is killed, until the rank of its host is dead", gone, 0.2)
+    assert gone < 3 * LOST_AFTER
+    seconds_until_started(running, 2, at)
+    assert cluster.ranks(host)
+    assert_uncharged(finished(running, cluster), 2)
+
+
+def test_a_raylet_is_killed_and_its_host_is_used_again(cluster: Cluster, bounds: Bounds) -> None:
+    cluster.with_hosts(1)
+    running = cluster.run(2, **WAITS)
+    trains(running)
+    host = cluster.working()
+    ranks, at = cluster.ranks(host), time.time()
+    cluster.ray.raylet(host).kill()
+    gone = seconds_until_gone(ranks, at)
+    bounds.measured("a raylet is killed, until the rank of its host is dead", gone, 0.2)
+    assert gone < 3 * LOST_AFTER
+    cluster.ray.end(host)
+    cluster.ray.start(host)
+    seconds_until_started(running, 2, at)
+    assert cluster.ranks(host)
+    assert_uncharged(finished(running, cluster), 2)
+
+
+def test_the_ray_helper_is_killed_and_the_attempt_lives(cluster: Cluster) -> None:
+    cluster.with_hosts(1)
+    running = cluster.run(2)
+    trains(running)
+    ranks = [rank for host in cluster.all.values() for rank in cluster.ranks(host)]
+    before = helper_of(cluster)
+    before.kill()
+    running.wait_for_event("ray-helper-replaced", PATIENCE)
+    running.listen(2 * LOST_AFTER)  # the fence would have killed the ranks by now
+    assert all(runs(rank.pid) for rank in ranks)
+    assert helper_of(cluster).pid != before.pid
+    assert_uncharged(finished(running, cluster), 1)
+
+
+def test_a_leader_that_pauses_for_less_than_the_fence_changes_nothing_and_for_more_one_attempt(
+    cluster: Cluster, bounds: Bounds
+) -> None:
+    """A question is asked each quarter of `lost_after`. So a pause of 0.6 of it leaves 0.15, which
+    is more than a busy machine needs for an answer."""
+    lost_after = 12.0
+    cluster.with_hosts(1)
+    running = cluster.run(2, lost_after=lost_after)
+    trains(running)
+    ranks = [rank for host in cluster.all.values() for rank in cluster.ranks(host)]
+    assert len(ranks) == 2
+    paused(cluster, 0.6 * lost_after)
+    running.listen(lost_after)  # the fence would have killed the ranks by now
+    assert all(runs(rank.pid) for rank in ranks)
+    at = time.time()
+    paused(cluster, lost_after + 2.0)
+    assert not any(runs(rank.pid) for rank in ranks)
+    ended = lost_after + 2.0
+    again = seconds_until_started(running, 2, at) - ended
+    bounds.measured("a leader wakes too late, until the next attempt runs", again)
+    assert_uncharged(finished(running, cluster), 2)
+
+
+def paused(cluster: Cluster, seconds: float) -> None:
+    """Stop the leader for so long."""
+    leader = cluster.supervisor()
+    leader.suspend()
+    time.sleep(seconds)
+    leader.resume()
+    cluster.leader.continue_entered()
+
+
+def test_the_leader_is_killed_and_the_same_command_goes_on(
+    cluster: Cluster, bounds: Bounds
+) -> None:
+    cluster.with_hosts(1)
+    trains(cluster.run(2))
+    at = time.time()
+    cluster.kill_supervisors()
+    running = cluster.run(2)
+    again = seconds_until_started(running, 2, at)
+    bounds.measured("a leader is killed and run again", again, LOST_AFTER + 3)
+    assert again < 10 * (LOST_AFTER + 3)
+    assert_uncharged(finished(running, cluster), 2)
+
+
+def test_the_leader_is_killed_and_the_command_goes_on_on_another_host(
+    cluster: Cluster, bounds: Bounds
+) -> None:
+    lease = 60.0
+    cluster.with_hosts(1)
+    trains(cluster.run(2))
+    other = cluster.working()
+    ranks = [rank for host in cluster.all.values() for rank in cluster.ranks(host)]
+    at = time.time()
+    cluster.kill_supervisors()
+    running = cluster.run(2, on=other)
+    fenced = seconds_until_gone(ranks, at)
+    bounds.measured("a leader is killed, until the fence has killed all ranks", fenced, LOST_AFTER)
+    again = seconds_until_started(running, 2, at)
+    bounds.measured("a leader is killed and run on another host", again, lease + LOST_AFTER + 3)
+    assert again < 2 * (lease + LOST_AFTER + 3)
+    assert_uncharged(finished(running, cluster), 2)
+
+
+def test_two_jobs_in_one_cluster_do_not_touch_one_another(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.with_hosts(1)
+    other = tmp_path / "other"
+    mine, theirs = cluster.run(2), cluster.run(2, model_dir=other)
+    trains(mine)
+    trains(theirs)
+    host = cluster.working()
+    (rank,), (untouched,) = cluster.ranks(host), cluster.ranks(host, other)
+    rank.kill()
+    seconds_until_started(mine, 2, time.time())
+    assert runs(untouched.pid)
+    result = hurried(theirs)
+    assert len(finished(mine, cluster).summary["attempts"]) == 2
+    assert_succeeded(result, cluster)
+    assert_uncharged(result, 1)
+
+
+# --- two hosts and a spare --------------------------------------------------------------------
+
+
+def test_a_host_vanishes_and_a_spare_takes_over(cluster: Cluster, bounds: Bounds) -> None:
+    cluster.with_hosts(2)
     running = cluster.run(2, spares=1)
     trains(running)
     lost = cluster.working()
     at = time.time()
     lost.vanish()
-    running.wait_for_event("attempt-started", 60, attempt=2)
-    assert time.time() - at < 3 * (LOST_AFTER + 2)
-    result = finished(running, cluster)
-    assert result.summary["attempts"][0]["failure"]["charge"] == "nothing"
+    again = seconds_until_started(running, 2, at)
+    bounds.measured("a host vanishes, until a spare has taken over", again, LOST_AFTER + 2)
+    assert again < 10 * (LOST_AFTER + 2)
+    assert_uncharged(finished(running, cluster), 2)
 
 
-def test_a_network_is_cut_and_a_spare_takes_over(cluster: Cluster) -> None:
-    cluster.join(2)
+@pytest.mark.parametrize("way", ["both ways", "from it", "to it"])
+def test_a_network_is_cut_and_a_spare_takes_over(
+    cluster: Cluster, bounds: Bounds, way: str
+) -> None:
+    cluster.with_hosts(2)
     running = cluster.run(2, spares=1)
     trains(running)
     lost = cluster.working()
-    lost.cut()
-    at = time.time()
-    assert eventually(lambda: not cluster.ranks(lost), LOST_AFTER + 2)
-    assert time.time() - at <= LOST_AFTER + 1
-    running.wait_for_event("attempt-started", 60, attempt=2)
-    finished(running, cluster)
+    ranks, at = cluster.ranks(lost), time.time()
+    cut(cluster, lost, way)
+    fenced = seconds_until_gone(ranks, at)
+    bounds.measured(f"a network is cut {way}, until the rank there is dead", fenced, LOST_AFTER)
+    again = seconds_until_started(running, 2, at)
+    bounds.measured(f"a network is cut {way}, until a spare has taken over", again, LOST_AFTER + 2)
+    assert again < 10 * (LOST_AFTER + 2)
+    assert_uncharged(finished(running, cluster), 2)
+    assert not cluster.ranks(lost)
 
 
-def test_a_frozen_host_that_thaws_commits_nothing(cluster: Cluster) -> None:
-    cluster.join(2)
+def cut(cluster: Cluster, host: HostOfTests, way: str) -> None:
+    """Cut the network of a host."""
+    match way:
+        case "from it":
+            cluster.network.mute(host)
+        case "to it":
+            cluster.network.deafen(host)
+        case _:
+            host.cut()
+
+
+def test_a_frozen_host_that_thaws_commits_nothing(cluster: Cluster, bounds: Bounds) -> None:
+    cluster.with_hosts(2)
     running = cluster.run(2, spares=1)
     trains(running)
     frozen = cluster.working()
+    at = time.time()
     frozen.freeze()
-    running.wait_for_event("attempt-started", 60, attempt=2)
+    again = seconds_until_started(running, 2, at)
+    bounds.measured("a host freezes, until a spare has taken over", again, LOST_AFTER + 2)
+    ranks, at = cluster.ranks(frozen), time.time()
     frozen.thaw()
-    assert eventually(lambda: not cluster.ranks(frozen), 1.0)
-    finished(running, cluster)
+    thawed = seconds_until_gone(ranks, at)
+    bounds.measured("a frozen host thaws, until its old rank is dead", thawed, 1.0)
+    assert_uncharged(finished(running, cluster), 2)
 
 
 def test_a_host_that_is_drained_is_left_after_a_save(cluster: Cluster) -> None:
-    cluster.join(2)
+    cluster.with_hosts(2)
     running = cluster.run(2, spares=1, pace="0.2")
     trains(running)
     drained = cluster.working()
@@ -231,35 +304,56 @@ def test_a_head_that_is_lost_has_the_job_save_and_wait_for_a_cluster(
     assert not result.has_event("budget-used")
 
 
-def test_the_leader_is_killed_and_the_same_command_goes_on(cluster: Cluster) -> None:
-    cluster.join(1)
-    running = cluster.run(2)
+# --- more hosts -------------------------------------------------------------------------------
+
+
+def test_two_hosts_are_lost_one_after_the_other(cluster: Cluster) -> None:
+    cluster.with_hosts(3)
+    running = cluster.run(2, spares=2)
     trains(running)
-    inside = [pid for pid in cluster.leader.processes() if _is_supervisor(pid)]
-    assert inside
-    for pid in inside:
-        os.kill(pid, signal.SIGKILL)
-    running.process.wait(30)
-    other = cluster.others["h2"]
-    assert eventually(lambda: not cluster.ranks(other), LOST_AFTER + 3)
-    finished(cluster.run(2), cluster)
+    cluster.working().vanish()
+    trains(running, 2)
+    cluster.working().vanish()
+    trains(running, 3)
+    assert_uncharged(finished(running, cluster), 3)
 
 
-def _is_supervisor(pid: int) -> bool:
-    try:
-        line = psutil.Process(pid).cmdline()
-    except psutil.Error:
-        return False
-    return line[1:5] == ["-P", "-m", "supervisor", "run"]
-
-
-def test_half_of_the_hosts_go_at_once_and_the_job_shrinks(cluster: Cluster) -> None:
-    cluster.join(3)
-    running = cluster.run(4, min_num_devices=1, wait_for_replacement=0)
+def test_a_rank_dies_and_a_host_vanishes_at_once(cluster: Cluster) -> None:
+    cluster.with_hosts(3)
+    running = cluster.run(3, spares=1)
     trains(running)
-    for name in ("h3", "h4"):
-        cluster.others[name].vanish()
-    running.wait_for_event("attempt-started", 60, attempt=2)
+    lost, stays = [host for host in cluster.others.values() if cluster.ranks(host)][:2]
+    (rank,) = cluster.ranks(stays)
+    lost.vanish()
+    rank.kill()
+    seconds_until_started(running, 2, time.time())
     result = finished(running, cluster)
     assert len(result.summary["attempts"]) == 2, "one decision, one restart"
-    assert result.summary["attempts"][1]["num_devices"] == 2
+
+
+def test_half_of_the_hosts_go_at_once_and_the_job_shrinks_and_grows_again(
+    cluster: Cluster, bounds: Bounds
+) -> None:
+    cluster.with_hosts(3)
+    running = cluster.run(
+        4,
+        min_num_devices=1,
+        wait_for_replacement=0,
+        regrow="at_checkpoint",
+        regrow_after=1,
+        pace="0.1",
+    )
+    trains(running)
+    at = time.time()
+    for host in list(cluster.others.values())[1:]:
+        host.vanish()
+    again = seconds_until_started(running, 2, at)
+    bounds.measured("half of the hosts go, until the job goes on", again, LOST_AFTER + 2)
+    assert again < 10 * (LOST_AFTER + 2)
+    cluster.join(2)
+    trains(running, 3)
+    result = finished(running, cluster)
+    assert_uncharged(result, 3)  # one decision and one restart for both hosts
+    attempts = result.summary["attempts"]
+    assert [each["num_devices"] for each in attempts] == [4, 2, 4]
+    assert [each["status"] for each in attempts[1:]] == ["MADE_WAY", "SUCCEEDED"]
