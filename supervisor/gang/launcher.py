@@ -46,6 +46,9 @@ _HEALTH = {
     "RAY_health_check_failure_threshold": "3",
 }
 """With Ray's own values a lost host is told after 14 to 64 s, with these after 3 to 8 s."""
+_NICENESS = {"RAY_worker_niceness": "0"}
+"""Ray starts actors, so also the workers of the job, with a niceness of 15, and not everybody may
+undo that."""
 
 
 class _EarlyEndError(Exception):
@@ -202,7 +205,12 @@ class Launcher:
         """Returns the environment of what uses the cluster. With the token nobody else can use it,
         and no host joins one that is not the job's. Values of the user come first."""
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": self._token_file.name}
-        return {**_HEALTH, **({} if "RAY_AUTH_MODE" in os.environ else token), **os.environ}
+        return {
+            **_HEALTH,
+            **_NICENESS,
+            **({} if "RAY_AUTH_MODE" in os.environ else token),
+            **os.environ,
+        }
 
     def _end_ray(self) -> None:
         """Kill Ray's processes and the actors on this host; returns once none is left. Nothing is

@@ -61,7 +61,8 @@ def kuberay(job: Submission, image: str) -> list[dict[str, Any]]:
     """Returns the cluster of `job`, and the Job that leads it. The head is on a pod of its own,
     without devices: with it the whole cluster is lost."""
     drained = {"name": "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "value": str(job.grace)}
-    worker = _container(image, "ray-worker") | _resources(job) | {"env": [drained]}
+    urgent = {"name": "RAY_worker_niceness", "value": "0"}  # Ray's own value is 15
+    worker = _container(image, "ray-worker") | _resources(job) | {"env": [drained, urgent]}
     host = _pod(job, worker)
     cluster = {
         "headGroupSpec": {

@@ -138,6 +138,20 @@ def test_agents_run_on_the_nodes_they_are_placed_on(ray: RayNodes, leader: Leade
         assert f"--node_id={node.id}" in " ".join(raylet.cmdline())
 
 
+def test_an_agent_and_its_relay_are_as_urgent_as_the_node_of_ray(
+    ray: RayNodes, leader: Leader
+) -> None:
+    """Ray gives actors a niceness of 15; what they start inherits it."""
+    agent = leader.place(leader.nodes[0])
+    process = psutil.Process(int(leader.said[agent][0]))
+    relay = process.parent()
+    assert relay is not None
+    wanted = ray.process(ray.marks[0], "raylet").nice()
+    assert process.nice() == wanted
+    threads = {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in relay.threads()}
+    assert threads == {wanted}
+
+
 def test_payloads_of_any_size_reach_an_agent_and_come_back_in_order(leader: Leader) -> None:
     agent = leader.place(leader.nodes[-1])
     large = os.urandom(3 << 20)

@@ -18,6 +18,7 @@ arguments = dict(word.partition("=")[::2] for word in sys.argv[2:])
 address = "127.0.0.1:" + arguments["--port"] if "--head" in arguments else arguments["--address"]
 host, _, port = address.rpartition(":")
 token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text()
+assert os.environ["RAY_worker_niceness"] == "0", "the workers would be slow"  # noqa: SIM112
 drain = os.environ["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]
 
 

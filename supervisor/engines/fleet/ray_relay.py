@@ -58,6 +58,7 @@ class Relay:
         self._node, self._slice_group = node, slice_group
         if (raylet := os.environ.get("RAY_RAYLET_PID")) is not None:
             die_with_parent(int(raylet))  # Ray looks for it every second or two
+            _be_as_urgent_as(int(raylet))
         self._changed = threading.Condition()
         self._epoch = self._listeners = self._last = 0
         self._kept: deque[tuple[int, bytes]] = deque()
@@ -185,6 +186,19 @@ class Relay:
         if self._slice_group is not None:
             _give_back(self._slice_group)
         os._exit(0)
+
+
+def _be_as_urgent_as(raylet: int) -> None:
+    """Give all threads of this process, and so the agent and its ranks, the niceness of Ray's node.
+
+    Ray starts actors with a niceness of 15: on a host with anything else to do, ranks would train
+    slowly, and the guard would kill late. Where this is not allowed (`CAP_SYS_NICE` is missing),
+    the niceness stays, unless Ray was started with `RAY_worker_niceness=0`.
+    """
+    wanted = os.getpriority(os.PRIO_PROCESS, raylet)
+    with suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
+            os.setpriority(os.PRIO_PROCESS, int(thread), wanted)
 
 
 def _give_back(slice_group: str) -> None:
