@@ -73,7 +73,7 @@ $(LAYOUTS)/.installed: tests/checkpoints/requirements-layouts.txt
 	touch $@
 
 # A real Ray: its nodes as processes of this machine, then as namespaces, which vanish, freeze and lose
-# their network. Needs root. About eight minutes.
+# their network. Needs root. About ten minutes.
 cluster: install
 	$(BIN)/python -m pytest -m cluster tests/fleet tests/cluster
 
@@ -122,7 +122,7 @@ mutants: install
 
 # Side by side with what people use instead, each peer in an environment of its own; then the tables
 # of the docs. Some hours, on a machine with nothing else to do. QUICK=1 only shows that it works.
-BENCHMARKS := $(filter-out __init__ contest losses orbax_loop peers report tables training trivial,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS := $(filter-out __init__ contest losses many_hosts_rank orbax_loop peers report tables training trivial,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: install $(BENCHMARKS:%=bench-%)
 	$(BIN)/python -m benchmarks.tables
 

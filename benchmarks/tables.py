@@ -118,6 +118,23 @@ TABLES = {
             "journal_bytes_per_host_2000_rungs": (),
         },
     ),
+    "many_hosts": Table(
+        ("four hosts, as namespaces of one machine", "median (least to most), or ratio"),
+        {
+            "kill_hosts": "`kill -9` of a rank on one of four hosts -> next step, seconds",
+            "kill_one_host": "the same with four workers on one host, without Ray",
+            "kill_over_one_host": "four hosts over one",
+            "vanished": "a host vanishes, a spare takes over -> next step, seconds",
+            "beyond_fence": "the same beyond `lost_after` and a kill on four hosts, seconds",
+            "supervised_over_bare": "steps per second, supervised over bare",
+            "agent_pss": "agent and guard on a host, MB (PSS)",
+            "agent_whole": "the same with what they share with other processes counted whole",
+            "relay_pss": "the Ray actor that carries their messages, MB (PSS)",
+        },
+        ((_SECONDS, "{0_mb} ({0_least_mb} to {0_most_mb})", _INTERVAL, "{0}"),),
+        "measurements",
+        samples_of={"kill_over_one_host": ("kill_hosts_s", "kill_one_host_s")},
+    ),
     "floor": Table(
         (
             "death of a trivial child -> the next one's first line",

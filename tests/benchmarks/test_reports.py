@@ -11,6 +11,8 @@ import pytest
 
 from benchmarks.floor import gaps
 from benchmarks.goodput import CONTESTANTS, conclude, in_turn, storm
+from benchmarks.many_hosts import Found
+from benchmarks.many_hosts import conclude as conclude_many_hosts
 from benchmarks.overhead import Measurements
 from benchmarks.overhead import conclude as conclude_overhead
 from benchmarks.report import _T95, Report
@@ -224,3 +226,15 @@ def test_overhead_is_that_of_all_that_waits_against_the_bare_run_beside_it() -> 
     assert report.figures["defaults_cpu_percent"] == 1.5
     assert report.figures["defaults_pss_mb"] == 305.0
     assert "supervised_each_step_over_bare" not in report.figures, "one pair decides nothing"
+
+
+def test_a_lost_host_is_compared_with_a_kill_and_the_fence() -> None:
+    report = Report("many_hosts")
+    found = Found(
+        seconds={"kill_hosts": [3.0, 2.0], "kill_one_host": [2.0, 2.0], "vanished": [8.0, 7.5]},
+        rates={"bare": {0: 10.0, 1: 20.0, 2: 5.0}, "supervised": {0: 10.0, 1: 20.0}},
+    )
+    conclude_many_hosts(report, found)
+    assert report.figures["kill_over_one_host"] == 1.25
+    assert report.samples["beyond_fence_s"] == [1.5, 1.0], "2.5 s for a kill, 4 s for the fence"
+    assert report.figures["supervised_over_bare"] == 1.0

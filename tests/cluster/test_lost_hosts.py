@@ -116,7 +116,7 @@ def test_the_ray_helper_is_killed_and_the_attempt_lives(cluster: Cluster) -> Non
     before = helper_of(cluster)
     before.kill()
     running.wait_for_event("ray-helper-replaced", PATIENCE)
-    running.listen(2 * LOST_AFTER)  # the fence would have killed the ranks by now
+    running.listen(LOST_AFTER + 1)  # the fence would have killed the ranks by now
     assert all(runs(rank.pid) for rank in ranks)
     assert helper_of(cluster).pid != before.pid
     assert_uncharged(finished(running, cluster), 1)
@@ -134,7 +134,7 @@ def test_a_leader_that_pauses_for_less_than_the_fence_changes_nothing_and_for_mo
     ranks = [rank for host in cluster.all.values() for rank in cluster.ranks(host)]
     assert len(ranks) == 2
     paused(cluster, 0.6 * lost_after)
-    running.listen(lost_after)  # the fence would have killed the ranks by now
+    running.listen(0.5 * lost_after)  # the fence would have killed the ranks by now
     assert all(runs(rank.pid) for rank in ranks)
     at = time.time()
     paused(cluster, lost_after + 2.0)
