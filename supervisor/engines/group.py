@@ -266,13 +266,6 @@ class WorkerGroup:
         return began_at(first, self.committed, every)
 
     @property
-    def modules_are_known(self) -> bool:
-        """Whether the modules are known that a standby should import."""
-        launch, plan = self.launch, self.launch.plan
-        is_known = not plan.bootstrap or plan.preload is not None
-        return is_known or self.machine.exists(launch.modules_file, launch.model_dir)
-
-    @property
     def newest(self) -> int | None:
         """The newest committed step, as far as it was seen; None: there is none."""
         return self.commits[-1] if self.commits else self.committed

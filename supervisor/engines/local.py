@@ -56,6 +56,7 @@ from supervisor.engines.verified_start import VerifiedStart
 from supervisor.engines.worker_environment import placement_variables, ports_needed
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock
+from supervisor.protocol.fault_injection import InjectedFault
 
 _OBSERVE_INTERVAL = 5.0
 _DRAIN_OUTPUT = 5.0
@@ -81,9 +82,11 @@ class LocalEngine:
         redact: Callable[[str], str] = str,
         phases_with_steps: Collection[int] = (),
         judge: Judge = judged,
+        standby_log: str = "standby.log",
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
-        `judge` makes the event of an attempt's end.
+        `judge` makes the event of an attempt's end, and `standby_log` is the name of the file with
+        the standbys' output.
 
         `redact` removes secrets from texts about failures. `phases_with_steps` are the phases in
         which steps were reported before.
@@ -102,7 +105,7 @@ class LocalEngine:
         self._pattern_warning = UnmatchedPatternWarning(self._notice, redact, phases_with_steps)
         self._snapshots = SnapshotKeeper(machine, self._notice, self._mention)
         self._ahead = Preparations(
-            reactor, clock, machine, probe, self._notice, self._mention, redact
+            reactor, clock, machine, probe, self._notice, self._mention, redact, standby_log
         )
         self._verified = VerifiedStart(reactor, clock, machine, self._notice, self._mention)
         self._manifests = ManifestKeeping(reactor, clock, machine, environ, self._notice)
@@ -164,10 +167,7 @@ class LocalEngine:
         try:
             ports = machine.free_ports(ports_needed(launch))
             for index, rank in enumerate(launch.ranks):
-                place = placement_variables(launch, rank, ports, env)
-                start = Start(
-                    argv, {**env, **place, **launch.protocol_variables(rank, group.faults)}
-                )
+                start = _start_of(launch, rank, ports, argv, env, group.faults)
                 self._begin(group, start, memories[index] if memories else None)
         except (OSError, ValueError) as error:
             for worker in group.workers:  # we end them ourselves: not to be reported
@@ -181,6 +181,35 @@ class LocalEngine:
             self._end_those_that_failed(group, ())
         now, standby = self._clock.now(), all(worker.standby for worker in group.workers)
         self._reactor.post(WorkersStarted(now, launch.attempt, group.pids, began, standby))
+
+    def prepare_standby(self, launch: Launch) -> bool:
+        """Prepare standbys for the ranks of `launch`, an attempt that runs on other machines. They
+        are then used like those of an attempt that runs here.
+
+        Returns False if it is not known yet what they should import, or workers run here.
+        """
+        if self._group is not None or not self._ahead.knows_modules(launch):
+            return False
+        newest = newest_told(self._machine, launch.plan, self._notice)
+        argv, env = self._starter.program(launch, newest)
+        try:
+            ports = self._machine.free_ports(ports_needed(launch))
+            start = _start_of(launch, launch.ranks[0], ports, argv, env, ())
+        except (OSError, ValueError) as error:
+            told = f"no standby is prepared for attempt {launch.attempt}: {error}"
+            self._notice(Notice("standby-failed", self._redact(told), reason=str(error)))
+            return True
+        self._ahead.prepare_standbys(launch, start, launch.plan.platform)
+        return True
+
+    @property
+    def has_standby(self) -> bool:
+        """Whether a standby is ready."""
+        return self._ahead.has_standby
+
+    def renew_standbys(self) -> None:
+        """Kill all standbys. New ones are prepared as if none had failed."""
+        self._ahead.renew()
 
     def probe(self, plan: PhasePlan, number: int, units: tuple[str, ...] | None) -> None:
         """Probe these devices or hosts (None: all of the phase). Answered by `DevicesProbed`."""
@@ -578,6 +607,23 @@ class LocalEngine:
         if found is None:
             return launch.plan
         return launch.plan.saving_in(str(found), group.finder.kinds)
+
+
+def _start_of(
+    launch: Launch,
+    rank: int,
+    ports: Sequence[int],
+    argv: tuple[str, ...],
+    env: Mapping[str, str],
+    faults: Sequence[InjectedFault],
+) -> Start:
+    """Returns what a rank is started with.
+
+    Raises:
+        OSError, ValueError: see `placement_variables`.
+    """
+    place = placement_variables(launch, rank, ports, env)
+    return Start(argv, {**env, **place, **launch.protocol_variables(rank, faults)})
 
 
 def _idle_notice(idle: float) -> Notice:

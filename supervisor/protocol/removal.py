@@ -73,7 +73,7 @@ class Place(Enum):
     OUTPUT = _Removable(
         "the output of an attempt that has ended, for a full disk or a limit; or of earlier "
         "standbys",
-        r"[^/]+_restartable/attempts/(?:\d+/rank\d+(?:\.first|\.previous)?|standby)\.log",
+        r"[^/]+_restartable/attempts/(?:\d+/rank\d+(?:\.first|\.previous)?|standby(?:-[^/]+)?)\.log",
         "the supervisor that holds the lock wrote it, in a folder that it made",
     )
     RECORD = _Removable(

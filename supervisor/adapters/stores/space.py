@@ -35,7 +35,7 @@ from supervisor.protocol.removal import Place
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PREFETCH = re.compile(r"prefetch\d+")
-_LOG_OF_HELPER = re.compile(r"standby\.log|rank\d+\.log")
+_LOG_OF_HELPER = re.compile(r"standby(?:-.+)?\.log|rank\d+\.log")
 MAX_LOG = 64 << 20
 """The largest log of a standby or a prefetch, in bytes: the same as for a worker's output."""
 _TRIAL = ".trial"

@@ -19,7 +19,7 @@ from supervisor.engines.ahead.standby_pool import (
 )
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.host_port import Host, MainLoop
-from supervisor.engines.launch import Start
+from supervisor.engines.launch import Launch, Start
 from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock
@@ -41,13 +41,15 @@ class Preparations:
         warn: Tell,
         tell: Tell,
         redact: Callable[[str], str],
+        standby_log: str,
     ) -> None:
         """`warn` tells people of problems, `tell` of normal things; `redact` removes secrets from
-        texts about failures."""
+        texts about failures. `standby_log` is the name of the file with the standbys' output."""
         self._clock = clock
         self._machine = machine
         self._warn = warn
         self._probe = probe
+        self._standby_log = standby_log
         self._standbys = StandbyPool(reactor, machine, warn, tell, redact)
         self._prefetcher = Prefetcher(reactor, clock, machine, warn, tell, redact)
 
@@ -70,6 +72,15 @@ class Preparations:
         """Turn a standby into the worker `start`: see `StandbyPool.take`."""
         return self._standbys.take(phase, start, descriptors)
 
+    @property
+    def has_standby(self) -> bool:
+        """Whether a standby is ready."""
+        return self._standbys.has_ready
+
+    def renew(self) -> None:
+        """Kill all standbys, and prepare new ones as if none had failed."""
+        self._standbys.renew()
+
     def pause(self) -> None:
         """Stop the background work, because the attempt is about to end. It goes on when the next
         attempt has recovered."""
@@ -78,11 +89,26 @@ class Preparations:
 
     def _prepare_standbys(self, group: WorkerGroup) -> None:
         """Start missing standbys, one for each worker of the next attempt."""
-        launch, plan, worker = group.launch, group.launch.plan, group.speaker
+        worker = group.speaker
+        platform = group.launch.plan.platform or group.platform
+        self.prepare_standbys(group.launch, worker.start, platform, worker.process.pid)
+
+    def knows_modules(self, launch: Launch) -> bool:
+        """Whether the modules are known that a standby should import."""
+        is_known = not launch.plan.bootstrap or launch.plan.preload is not None
+        return is_known or self._machine.exists(launch.modules_file, launch.model_dir)
+
+    def prepare_standbys(
+        self, launch: Launch, start: Start, platform: str | None, worker: int | None = None
+    ) -> None:
+        """Start missing standbys, one for each rank that `launch` starts here, if it is known what
+        they should import. They can become workers like `start`. `worker` is the pid of such a
+        worker; None: none runs here."""
+        plan = launch.plan
         if plan.standby == "off" or (plan.is_command and not plan.bootstrap):
             return
         missing = self._standbys.missing(plan.name, len(launch.ranks))
-        if not missing or not group.modules_are_known:
+        if not missing or not self.knows_modules(launch):
             return
         if (why := why_no_standby(plan.argv, plan.env)) is not None:
             self._standbys.give_up(plan.name, why)
@@ -94,20 +120,20 @@ class Preparations:
             extra[environment.MODULES_FILE] = str(launch.modules_file)
         mode = choose(
             plan.standby,
-            platform=plan.platform or group.platform,
+            platform=platform,
             can_warm_up=not plan.is_command and plan.workers == 1,
-            worker_memory=self._machine.resident(worker.process.pid),
+            worker_memory=self._machine.resident(worker) if worker is not None else 0,
             free_memory=self._machine.available_memory() // missing,
-            gpu_share=gpus.memory_share(worker.start.env),
+            gpu_share=gpus.memory_share(start.env),
         )
         if mode is None:
             self._standbys.give_up(
                 plan.name, f"there is not enough free memory ({IMPORTS_NEED >> 30} GiB is needed)"
             )
             return
-        output = launch.directory.parent / "standby.log"
+        output = launch.directory.parent / self._standby_log
         for _ in range(missing):
-            self._standbys.prepare(plan.name, worker.start, mode, extra, output)
+            self._standbys.prepare(plan.name, start, mode, extra, output)
 
     def _prepare_probe(self, group: WorkerGroup) -> None:
         """Start a waiting probe process, if the job can run on fewer devices."""

@@ -184,6 +184,11 @@ class StandbyPool:
         """True if a standby is still getting ready."""
         return not all(standby.is_ready for standby in self._standbys)
 
+    @property
+    def has_ready(self) -> bool:
+        """True if a standby is ready."""
+        return any(standby.is_ready for standby in self._standbys)
+
     def missing(self, phase: str, wanted: int) -> int:
         """Returns how many of the `wanted` standbys for `phase` are missing; 0 if the phase gets no
         more. Ends the standbys of another phase."""
@@ -274,6 +279,11 @@ class StandbyPool:
                 Notice("standby-failed", f"no standby is prepared in this phase: {why}", reason=why)
             )
         self._given_up = phase
+
+    def renew(self) -> None:
+        """Kill all standbys; a phase that gets no more of them gets new ones all the same."""
+        self.discard()
+        self._given_up = None
 
     def discard(self) -> None:
         """Kill all standbys."""
