@@ -17,12 +17,14 @@ from typing import Any, cast
 
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import (
+    BadUnit,
     DevicesProbed,
     Event,
     HostsLeaving,
     LaunchFailed,
     StopRequested,
     StopSource,
+    WorkerReported,
     WorkersGone,
     WorkersObserved,
     WorkersStarted,
@@ -38,11 +40,20 @@ from supervisor.engines.judging import Seen
 from supervisor.engines.launch import Launch
 from supervisor.history.writer import writer
 from supervisor.host.identity import Identity
+from supervisor.protocol.messages import StepMessage
 from tests.engines.benches import NoCache, launch_in
 
 LOST_AFTER = 10.0
 _GUARD = 0.2
 """Seconds in which a guard kills."""
+_STEP = 1.0
+"""Seconds from the start of a rank until its first step."""
+_STANDBY = 3.0
+"""Seconds that a standby takes to get ready."""
+PROBE = 5.0
+"""Seconds that a probe of devices takes."""
+BROKEN = "INTERNAL: uncorrectable ECC error: simulated device 0"
+"""What a rank says before it fails because of its devices."""
 
 
 class Process:
@@ -113,6 +124,18 @@ class SimulatedHost:
     evidence: Sequence[RankEvidence] = ()
     seen: Seen = field(default_factory=Seen)
     present: Launch | None = None
+    last_words: str = ""
+    has_standby: bool = False
+    can_prepare: bool = True
+    """Whether it is known what a standby should import."""
+    prepares: int = 0
+    """How often it was told to prepare a standby, and could."""
+    renewals: int = 0
+    """How often it was told that the guard has killed its standby."""
+    probes: int = 0
+    """How often it has probed its devices."""
+    takes: bool = False
+    """Whether its last rank was a standby before."""
 
     def kill_at(self, deadline: float) -> None:
         """The guard hears of its deadline."""
@@ -124,6 +147,7 @@ class SimulatedHost:
         """The guard's tick: it kills once its deadline has come, unless it is frozen too."""
         is_due = self.deadline is not None and self.world.now >= self.deadline
         if is_due and not self.process.is_frozen:
+            self.has_standby = False
             self.end_ranks()
 
     def end_ranks(self) -> None:
@@ -135,10 +159,11 @@ class SimulatedHost:
         self.ended += [WorkerExit(rank, signal="SIGKILL") for rank in ranks if rank not in done]
         self._observe()
 
-    def fail_rank(self) -> None:
-        """A rank fails by itself."""
+    def fail_rank(self, last_words: str = "") -> None:
+        """A rank fails by itself, after these last words."""
         if self.launch is None or self.ended or self.process.is_frozen:
             return
+        self.last_words = last_words
         rank = self.launch.ranks[0]
         self.world.failed.add(self.launch.attempt)
         self.by_itself.add(rank)
@@ -158,11 +183,40 @@ class SimulatedHost:
         """See `Ranks`."""
         self.world.check(launch.attempt)
         self.launch = self.present = launch
-        self.ended, self.by_itself = [], set()
+        self.ended, self.by_itself, self.last_words = [], set(), ""
+        self.takes, self.has_standby = self.has_standby, False
         pids = tuple(1000 + rank for rank in launch.ranks)
-        self.process.post(WorkersStarted(self.world.now, launch.attempt, pids))
+        now = self.world.now
+        self.process.post(WorkersStarted(now, launch.attempt, pids, now, self.takes))
+        self.process.call_later(_STEP, lambda: self._step(launch, 1))
         self.guard()
         self._look_again(launch)
+
+    def _step(self, launch: Launch, step: int) -> None:
+        """The rank completes a step. After its first one a standby is prepared beside it."""
+        if self.launch is not launch:
+            return
+        now, rank = self.world.now, launch.ranks[0]
+        self.process.post(WorkerReported(now, launch.attempt, rank, StepMessage(step)))
+        self.process.call_later(_STEP, lambda: self._step(launch, step + 1))
+        if step == 1:
+            self.process.call_later(_STANDBY, self._standby_is_ready)
+
+    def _standby_is_ready(self) -> None:
+        self.has_standby = True
+
+    def prepare(self, launch: Launch, newest: int | None, cache: Mapping[str, str]) -> bool:
+        """See `Ranks`."""
+        assert self.launch is None, "its own standby is prepared beside its ranks"
+        if self.can_prepare:
+            self.prepares += 1
+            self.process.call_later(_STANDBY, self._standby_is_ready)
+        return self.can_prepare
+
+    def renew_standbys(self) -> None:
+        """See `Ranks`."""
+        self.has_standby = False
+        self.renewals += 1
 
     def _look_again(self, launch: Launch) -> None:
         """Tell how the ranks are every few seconds, as an engine does."""
@@ -178,7 +232,12 @@ class SimulatedHost:
             self.end_ranks()
             self.present = None
             self.evidence = tuple(
-                RankEvidence(each, ended_before_kill=each.rank in before) for each in self.ended
+                RankEvidence(
+                    each,
+                    output=self.last_words if each.rank in self.by_itself else "",
+                    ended_before_kill=each.rank in before,
+                )
+                for each in self.ended
             )
             self.process.post(WorkersGone(self.world.now, launch.attempt, None, None, None, None))
 
@@ -192,6 +251,16 @@ class SimulatedHost:
 
     def probe(self, plan: PhasePlan, number: int) -> None:
         """See `Ranks`."""
+        assert self.launch is None, "a rank has the devices"
+        self.probes += 1
+
+        def answer() -> None:
+            is_bad = self.name in self.world.bad_devices
+            bad = tuple(BadUnit(unit, "it computes wrong results") for unit in plan.units if is_bad)
+            healthy = () if is_bad else plan.units
+            self.process.post(DevicesProbed(self.world.now, number, healthy, bad))
+
+        self.process.call_later(PROBE, answer)
 
     def name_holders(self) -> None:
         """See `Ranks`."""
@@ -234,6 +303,8 @@ class World:
         """The nodes whose machines have announced that they are about to go."""
         self.is_headless = False
         """Whether the cluster does not answer."""
+        self.bad_devices: set[str] = set()
+        """The nodes with bad devices."""
         self.failed: set[int] = set()
         """The attempts of which a rank failed by itself."""
         self.leader: Leader | None = None
@@ -404,8 +475,10 @@ class Leader:
         self.process = Process(world)
         self.process.on_event = self._on_event
         self.phase = "idle"
-        self._looks = 0
+        self.looks = 0
         self.ran_since = 0.0
+        self.took_standbys = False
+        """Whether all ranks of the last attempt were standbys before."""
         self.leaves = ""
         """Why the present attempt moves off hosts; empty: it does not."""
         world.leader = self
@@ -428,7 +501,8 @@ class Leader:
 
     def _launch(self) -> Launch:
         launch = launch_in(Path("/nowhere"), ("train",), self.size)
-        return replace(launch, attempt=self.attempt)
+        plan = replace(launch.plan, standby="imports")
+        return replace(launch, plan=plan, attempt=self.attempt)
 
     def _start(self, units: tuple[str, ...] = ()) -> None:
         self.attempt += 1
@@ -437,8 +511,8 @@ class Leader:
 
     def _look(self) -> None:
         """Have the hosts of the next attempt looked for."""
-        self._looks += 1
-        self.engine.probe(self._launch().plan, self._looks, None)
+        self.looks += 1
+        self.engine.probe(self._launch().plan, self.looks, None)
 
     def _looked(self, healthy: Sequence[str]) -> None:
         if len(healthy) >= self.size:
@@ -461,6 +535,7 @@ class Leader:
         match event:
             case WorkersStarted(attempt=self.attempt):
                 self.phase, self.ran_since = "running", self.world.now
+                self.took_standbys = event.standby
             case WorkersObserved(attempt=self.attempt) if event.exits and self.phase == "running":
                 self.phase = "dying"
                 self.process.call_later(0.1, self._kill)
@@ -473,7 +548,7 @@ class Leader:
                 self.process.call_later(2.0, self._kill)  # a save
             case StopRequested():
                 self.phase = "drained"
-            case DevicesProbed(number=self._looks, healthy=healthy) if self.phase == "idle":
+            case DevicesProbed(number=self.looks, healthy=healthy) if self.phase == "idle":
                 self._looked(healthy)
             case WorkersGone(attempt=self.attempt) if self.phase == "killing" and self.leaves:
                 self.phase, self.leaves = "idle", ""
@@ -483,7 +558,8 @@ class Leader:
                 if is_ours and failure is not None:
                     assert failure.charge is Charge.NOTHING, failure
                 self.phase = "idle"
-                self._start()
+                go_on = self._look if failure is not None and failure.hardware else self._start
+                go_on()
 
     def die(self) -> None:
         """The leader is gone; agents stay."""

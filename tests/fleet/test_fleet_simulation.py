@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fleet.simulated_fleet import LOST_AFTER, Leader, SimulatedHost, World
+from tests.fleet.simulated_fleet import (
+    BROKEN,
+    LOST_AFTER,
+    PROBE,
+    Leader,
+    SimulatedHost,
+    World,
+)
 
 _STORM = 300.0
 _CALM = 150.0
@@ -29,6 +36,7 @@ def storm(world: World, size: int, spares: int) -> None:
         else:
             last = strike(world, leader, random.choice(hosts))
     world.loses = 0.0
+    world.bad_devices.clear()
     for host in world.hosts.values():
         host.to_agent = host.to_leader = True
     if world.leader is None:
@@ -61,11 +69,14 @@ def strike(world: World, leader: Leader, host: SimulatedHost) -> int:
 
 
 def strike_cluster(world: World, leader: Leader, host: SimulatedHost) -> None:
-    """The cluster drains a node, or a machine announces its end, if enough are left; or the cluster
-    does not answer for a while."""
+    """The devices of a host break; or the cluster drains a node, or a machine announces its end, if
+    enough are left; or the cluster does not answer for a while."""
     leave = {name for name, node in world.nodes.items() if node.draining} | world.announced
     stay = len(world.nodes.keys() - leave)
-    if world.random.random() < 0.5 and stay > leader.size:
+    if world.random.random() < 0.5:
+        world.bad_devices = {host.name}
+        host.fail_rank(BROKEN)
+    elif world.random.random() < 0.5 and stay > leader.size:
         goes = world.random.choice((world.drain, world.announce))
         goes(host.name, world.random.uniform(5.0, 60.0))
     else:
@@ -85,6 +96,8 @@ def test_no_two_attempts_live_and_the_job_goes_on_once_nothing_goes_wrong(seed: 
     live = [host.launch for host in world.hosts.values() if host.launch is not None]
     assert len(live) == leader.size
     assert {launch.attempt for launch in live} == {leader.attempt}
+    frozen = [host.name for host in world.hosts.values() if host.process.is_frozen]
+    assert all(host.has_standby for host in world.hosts.values() if host.name not in frozen)
 
 
 def drained(*names: str, nodes: int, announced: Sequence[str] = ()) -> Leader:
@@ -197,6 +210,120 @@ def test_the_ranks_of_a_slice_are_side_by_side_and_all_know_how_many_slices_ther
     ports = {part.slices_port for part in parts.values() if part}
     assert len(ports) == 1
     assert ports != {0}
+
+
+def host_of(world: World, node: str) -> SimulatedHost:
+    """The agent of a node."""
+    return next(host for host in world.hosts.values() if host.name == node)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_spare_prepares_one_standby_whatever_gets_lost_or_comes_twice(seed: int) -> None:
+    world = World(seed, nodes=5, loses=0.15)
+    leader = Leader(world, 1, 0, 2, 3)
+    world.pass_time(60.0)
+    assert leader.phase == "running"
+    spares = [host for host in world.hosts.values() if host.launch is None]
+    assert all(1 <= host.prepares <= leader.attempt + host.renewals for host in spares)
+    assert all(host.has_standby for host in spares)
+
+
+def test_nobody_prepares_anything_before_the_attempt_has_recovered_or_where_nobody_stays() -> None:
+    world = World(3, nodes=4, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 2)
+    while leader.phase != "running":
+        world.pass_time(world.now + 0.1)
+    world.drain("n3", 600.0)
+    world.pass_time(world.now + 0.5)
+    assert not any(host.prepares for host in world.hosts.values())
+    world.pass_time(60.0)
+    assert [host_of(world, node).prepares for node in ("n2", "n3")] == [1, 0]
+
+
+def test_a_spare_with_a_standby_comes_first_and_is_taken() -> None:
+    world = World(3, nodes=4, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 2)
+    world.pass_time(2.0)
+    host_of(world, "n2").can_prepare = False
+    world.pass_time(30.0)
+    assert leader.engine.nodes == ("n0", "n1")
+    host = host_of(world, "n0")
+    host.to_agent = host.to_leader = False
+    world.pass_time(30.0 + LOST_AFTER + 5.0)
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    assert leader.engine.nodes == ("n3", "n1")
+    assert leader.took_standbys
+
+
+def test_a_standby_that_dies_with_the_fence_is_replaced() -> None:
+    world = World(3, nodes=3, loses=0.0)
+    Leader(world, 1, 0, 2, 1)
+    world.pass_time(30.0)
+    spare = host_of(world, "n2")
+    assert spare.has_standby
+    spare.to_agent = False
+    world.pass_time(30.0 + LOST_AFTER + 1.0)
+    assert not spare.has_standby
+    spare.to_agent = True
+    world.pass_time(60.0)
+    assert spare.has_standby
+    assert spare.prepares == 2
+
+
+def test_a_host_with_bad_devices_is_left_and_only_hosts_of_the_attempt_are_probed() -> None:
+    world = World(3, nodes=3, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 1)
+    world.pass_time(30.0)
+    world.bad_devices = {"n0"}
+    host_of(world, "n1").fail_rank(BROKEN)
+    world.pass_time(30.0 + PROBE + 5.0)
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    assert leader.engine.nodes == ("n2", "n1"), "who complains need not be who is to blame"
+    assert [host_of(world, node).probes for node in ("n0", "n1", "n2")] == [1, 1, 0]
+
+
+def test_devices_are_not_probed_where_nothing_points_at_them() -> None:
+    world = World(3, nodes=3, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 1)
+    world.pass_time(30.0)
+    host_of(world, "n1").fail_rank()
+    world.pass_time(60.0)
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    assert not any(host.probes for host in world.hosts.values())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_probes_are_answered_whatever_gets_lost_or_comes_twice(seed: int) -> None:
+    world = World(seed, nodes=4, loses=0.0)
+    leader = Leader(world, 1, 0, 3, 1)
+    world.pass_time(30.0)
+    world.bad_devices = {"n1"}
+    host_of(world, "n1").fail_rank(BROKEN)
+    while leader.phase != "idle":
+        world.pass_time(world.now + 0.1)
+    world.loses = 0.3
+    while leader.phase == "idle":
+        world.pass_time(world.now + 0.1)
+    world.loses = 0.0
+    world.pass_time(world.now + 5.0)
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    assert leader.engine.nodes == ("n0", "n3", "n2")
+    probes = [host_of(world, f"n{number}").probes for number in range(4)]
+    assert all(1 <= number <= leader.looks for number in probes[:3])
+    assert probes[3] == 0
+
+
+def test_a_host_that_is_cut_off_during_its_probe_is_not_waited_for() -> None:
+    world = World(3, nodes=3, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 1)
+    world.pass_time(30.0)
+    host_of(world, "n0").fail_rank(BROKEN)
+    world.pass_time(31.0)
+    host = host_of(world, "n1")
+    host.to_leader = False
+    world.pass_time(31.0 + LOST_AFTER + 5.0)
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    assert leader.engine.nodes == ("n0", "n2")
 
 
 def test_two_hundred_agents_lose_half_of_them_in_one_decision() -> None:

@@ -51,6 +51,7 @@ from supervisor.engines.fleet.fleet_messages import (
     NotStarted,
     Observed,
     Ports,
+    PrepareStandby,
     Probed,
     ProbeHost,
     Question,
@@ -131,6 +132,12 @@ class Agent:
         self._killed = 0
         """The highest attempt that the leader had killed: nothing of it may start."""
         self._started: Started | None = None
+        self._prepared = 0
+        """The last attempt for which a standby was prepared here; 0: none."""
+        self._probing = 0
+        """The number of the last probe that was asked for; 0: none was."""
+        self._probed: Probed | None = None
+        """Its answer; None: there is none yet."""
         self._ports: Ports | None = None
         self._ended_at: dict[int, float] = {}
         self._was_overdue = False
@@ -166,8 +173,10 @@ class Agent:
         self._asked[self._number] = now
         running = self._launch.attempt if self._launch is not None else None
         gone = self._last.attempt if self._last is not None else None
-        answered, leaving = self._answered, self._leaving
-        self._say(Question(self._epoch, self._number, running, gone, answered, leaving=leaving))
+        ready = self._ranks is not None and self._ranks.has_standby
+        answered, prepared, leaving = self._answered, self._prepared, self._leaving
+        numbers = (self._epoch, self._number, running, gone, answered, prepared)
+        self._say(Question(*numbers, has_standby=ready, leaving=leaving))
 
     def _answer(self, number: int) -> None:
         sent = self._asked.get(number)
@@ -180,7 +189,14 @@ class Agent:
         self._deadline = sent + self._lost_after
         self._kill_at(self._deadline)
         if was_overdue:  # the leader learns at once that its answers come
+            self._renew_standbys()
             self._question(self._boottime())
+
+    def _renew_standbys(self) -> None:
+        """Have new standbys prepared: the guard has killed those that there were."""
+        self._prepared = 0
+        if self._ranks is not None:
+            self._ranks.renew_standbys()
 
     @property
     def _is_overdue(self) -> bool:
@@ -212,16 +228,16 @@ class Agent:
                 self._reserve(attempt, count)
             case StartRanks():
                 self._start(command)
+            case PrepareStandby():
+                self._prepare(command)
             case KillRanks(_, attempt):
                 self._kill(attempt)
             case ShowEvidence(_, attempt, ranks):
                 self._show(attempt, ranks)
-            case ProbeHost(_, number, launch):
-                wanted = launch_of(launch)
-                self._ranks_for(wanted).probe(wanted.plan, number)
+            case ProbeHost():
+                self._probe(command)
             case TerminateRanks() | DumpRankStacks() | NameHolders():
-                if self._ranks is not None:
-                    _pass_on(command, self._ranks)
+                _pass_on(command, self._ranks)
             case forgotten:
                 assert_never(forgotten)
 
@@ -230,6 +246,7 @@ class Agent:
         self._epoch, self._lost_after = leader.epoch, leader.lost_after
         if is_new:  # no answer of an earlier leader is waited for
             self._asked.clear()
+            self._prepared = self._probing = 0
             self._leaving = ""
             self._ask_announcers(leader.announcer)
         token = _token_in(leader.owner_file) if leader.owner_file else None
@@ -261,6 +278,24 @@ class Agent:
             self._fenced.clear()
             self._was_overdue = False
             ranks.start(launch, command.newest, command.cache)
+
+    def _prepare(self, command: PrepareStandby) -> None:
+        is_old = command.attempt <= max(self._killed, self._prepared)
+        if is_old or self._launch is not None or self._is_overdue:
+            return
+        launch = launch_of(command.launch)
+        if self._ranks_for(launch).prepare(launch, command.newest, command.cache):
+            self._prepared = command.attempt
+
+    def _probe(self, command: ProbeHost) -> None:
+        if self._launch is not None or self._is_overdue:
+            return
+        if command.number != self._probing:
+            launch = launch_of(command.launch)
+            self._probing, self._probed = command.number, None
+            self._ranks_for(launch).probe(launch.plan, command.number)
+        elif self._probed is not None:
+            self._say(self._probed)
 
     def _kill(self, attempt: int) -> None:
         self._killed = max(self._killed, attempt)
@@ -314,21 +349,27 @@ class Agent:
             case WorkersGone(at, attempt):
                 self._over(self._gone_now(attempt, at))
             case DevicesProbed(_, number, healthy, bad, problem):
-                self._say(Probed(number, healthy, bad, problem))
-            case Noticed(_, told, routine):
-                keys = json.dumps(dict(getattr(told, "keys", {})), default=str)
-                event_name = getattr(told, "event", "")
-                self._unsent.append(ToldNotice(event_name, str(told), keys, routine))
+                self._probed = Probed(number, healthy, bad, problem)
+                self._say(self._probed)
+            case Noticed():
+                self._take_notice(event)
             case StopRequested():
                 self._leaving = event.detail
                 self._question(self._boottime())
-            case (
-                WorkersIdle()
-                | WorkerReported(message=NoticeMessage() | SigtermMessage() | HostTimeMessage())
-            ):
+            case WorkerReported(message=NoticeMessage() | SigtermMessage() | HostTimeMessage()):
+                self._unsent.append(event)
+            case WorkersIdle():
                 self._unsent.append(event)
             case _ if isinstance(event, Forwarded) and self._speaks:
                 self._unsent.append(event)
+
+    def _take_notice(self, noticed: Noticed) -> None:
+        told = noticed.text
+        name = getattr(told, "event", "")
+        if name == "standby-failed" and self._is_overdue:
+            return  # the guard has killed it, and there will be a new one
+        keys = json.dumps(dict(getattr(told, "keys", {})), default=str)
+        self._unsent.append(ToldNotice(name, str(told), keys, noticed.routine))
 
     @property
     def _speaks(self) -> bool:
@@ -370,7 +411,9 @@ class Agent:
         return Gone(attempt, digests, _group_seen(self._ranks.seen))
 
 
-def _pass_on(command: TerminateRanks | DumpRankStacks | NameHolders, ranks: Ranks) -> None:
+def _pass_on(command: TerminateRanks | DumpRankStacks | NameHolders, ranks: Ranks | None) -> None:
+    if ranks is None:
+        return
     match command:
         case TerminateRanks(_, attempt, interrupt):
             ranks.terminate(attempt, interrupt=interrupt)

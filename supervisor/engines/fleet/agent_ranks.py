@@ -5,6 +5,7 @@ That engine judges nothing here: how an attempt ended is kept as evidence, and t
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -35,6 +36,20 @@ class Ranks(Protocol):
     def start(self, launch: Launch, newest: int | None, cache: Mapping[str, str]) -> None:
         """Start the ranks; `newest` is the newest committed step, `cache` the variables of the
         compilation cache."""
+        ...
+
+    def prepare(self, launch: Launch, newest: int | None, cache: Mapping[str, str]) -> bool:
+        """Prepare a standby for the ranks of `launch`, which run elsewhere; see `start`. Returns
+        False if that cannot be done yet."""
+        ...
+
+    @property
+    def has_standby(self) -> bool:
+        """Whether a standby is ready."""
+        ...
+
+    def renew_standbys(self) -> None:
+        """Kill all standbys. New ones are prepared as if none had failed."""
         ...
 
     def kill(self, launch: Launch) -> None:
@@ -93,16 +108,41 @@ class LocalRanks:
         inherited = environment.without_supervisor_variables(environ)
         marks = {environment.JOB: launch.job, environment.LINEAGE: launch.lineage}
         self._host = AgentHost(guard, launch.model_dir / simulated.FILE)
-        probe = DeviceProbe(reactor, clock, self._host, {**inherited, **marks})
+        self._program: tuple[object, ...] | None = None
+        """What the standbys are prepared for."""
+        self._probe = probe = DeviceProbe(reactor, clock, self._host, {**inherited, **marks})
         self._engine = LocalEngine(
-            reactor, clock, self._host, inherited, None, self._cache, probe, judge=self._collect
+            reactor,
+            clock,
+            self._host,
+            inherited,
+            None,
+            self._cache,
+            probe,
+            judge=self._collect,
+            standby_log=f"standby-{socket.gethostname()}.log",
         )
 
     def start(self, launch: Launch, newest: int | None, cache: Mapping[str, str]) -> None:
         """See `Ranks`."""
-        self._host.speaks, self._host.newest = 0 in launch.ranks, newest
-        self._cache.variables, self.evidence = cache, ()
+        self._host.speaks, self.evidence = 0 in launch.ranks, ()
+        self._probe.stop()  # the leader did not wait for its answer
+        self._note(launch, newest, cache)
         self._engine.start(launch)
+
+    def prepare(self, launch: Launch, newest: int | None, cache: Mapping[str, str]) -> bool:
+        """See `Ranks`."""
+        self._note(launch, newest, cache)
+        return self._engine.prepare_standby(launch)
+
+    @property
+    def has_standby(self) -> bool:
+        """See `Ranks`."""
+        return self._engine.has_standby
+
+    def renew_standbys(self) -> None:
+        """See `Ranks`."""
+        self._engine.renew_standbys()
 
     def kill(self, launch: Launch) -> None:
         """See `Ranks`."""
@@ -123,6 +163,16 @@ class LocalRanks:
     def name_holders(self) -> None:
         """See `Ranks`."""
         self._engine.name_holders()
+
+    def _note(self, launch: Launch, newest: int | None, cache: Mapping[str, str]) -> None:
+        """Take over what the leader says of an attempt. A standby of another program ends: of an
+        earlier phase, or of the config of an earlier leader."""
+        plan = launch.plan
+        program = (plan.name, plan.argv, plan.env, plan.params, plan.preload, plan.standby)
+        if self._program not in (None, program):
+            self._engine.renew_standbys()
+        self._program = program
+        self._host.newest, self._cache.variables = newest, cache
 
     def _collect(
         self,

@@ -42,6 +42,8 @@ class HostState:
     """When its last question came."""
     hears: bool = False
     """Whether its last question showed that our answers reach it."""
+    has_standby: bool = False
+    """Whether its last question said that a standby is ready there."""
     lost: str = ""
     """Why the transport has lost it; empty: it has not."""
     announced: str = ""
@@ -62,8 +64,14 @@ class HostState:
         """Returns the host after a question that is answered at the time `at`."""
         waits = question.number - question.answered - 1
         hears = question.answered > 0 and waits <= _MAX_UNANSWERED
-        leaving = question.leaving
-        return replace(self, asked_at=at, answered_at=at, hears=hears, announced=leaving)
+        return replace(
+            self,
+            asked_at=at,
+            answered_at=at,
+            hears=hears,
+            has_standby=question.has_standby,
+            announced=question.leaving,
+        )
 
     def dead_at(self, lost_after: float) -> float:
         """Returns the time at which its guard kills what runs, unless it is answered again."""
@@ -194,7 +202,8 @@ class Fleet:
         return min(found, key=lambda host: bool(host.lost), default=None)
 
     def choose(self, size: int, before: Collection[str], at: float) -> tuple[HostState, ...]:
-        """Returns `size` ready hosts, or all if there are fewer: previous members first.
+        """Returns `size` ready hosts, or all if there are fewer: previous members first, then those
+        with a standby.
 
         `before` has the nodes of the last attempt by rank: a host that stays keeps its place in the
         order.
@@ -207,6 +216,7 @@ class Fleet:
                 order.get(host.node.id, len(order)),
                 host.node.slice,
                 host.node.place_in_slice or 0,
+                not host.has_standby,
                 host.node.id,
             ),
         )

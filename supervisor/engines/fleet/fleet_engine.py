@@ -53,6 +53,7 @@ from supervisor.engines.fleet.fleet_messages import (
     NotStarted,
     Observed,
     Ports,
+    Probed,
     Question,
     Report,
     ReservePorts,
@@ -65,7 +66,9 @@ from supervisor.engines.fleet.fleet_messages import (
     encoded,
     report_of,
 )
+from supervisor.engines.fleet.host_probes import HostProbes
 from supervisor.engines.fleet.launch_text import text_of
+from supervisor.engines.fleet.spare_standbys import SpareStandbys
 from supervisor.engines.fleet.transport import Node, Transport
 from supervisor.engines.host_port import Compilations, Host, MainLoop
 from supervisor.engines.judging import redacted
@@ -150,6 +153,8 @@ class _Probe:
     number: int
     size: int
     patient_until: float
+    devices: HostProbes | None = None
+    """The probes of the devices of the last attempt's hosts; None: nothing points at devices."""
 
 
 class FleetEngine:
@@ -186,6 +191,8 @@ class FleetEngine:
         self._launch: Launch | None = None
         self._kill_of: _Kill | None = None
         self._last_gone: WorkersGone | None = None
+        self._suspect: Launch | None = None
+        """The last attempt, if its failure points at the devices."""
         self._before: tuple[str, ...] = ()
         """The nodes of the last attempt, by rank."""
         self._probe: _Probe | None = None
@@ -197,6 +204,7 @@ class FleetEngine:
         self._idle: dict[str, tuple[float, float]] = {}
         self._has_stepped = False
         self._stragglers = StragglerWatch()
+        self._spares = SpareStandbys()
         self._told: set[tuple[str, str]] = set()
         self._verified = VerifiedStart(reactor, clock, machine, self._notice, self._mention)
         self._manifests = ManifestKeeping(reactor, clock, machine, environ, self._notice)
@@ -218,15 +226,21 @@ class FleetEngine:
     def start(self, launch: Launch) -> None:
         """See `engine.Engine`."""
         self._launch, self._attempt, self._last_gone = launch, None, None
+        self._suspect = None
         start = _Start(launch, self._clock.now())
         self._start_of = start
         self._has_stepped = False
         self._verified.before(launch, partial(self._begin, start), partial(self._refused, start))
 
     def probe(self, plan: PhasePlan, number: int, units: tuple[str, ...] | None) -> None:
-        """See `engine.Engine`. A unit is a host; it is healthy if its agent is."""
-        until = self._clock.now() + (_JOIN if self._was_full else _FIRST_JOIN)
-        self._probe = _Probe(number, plan.workers, until)
+        """See `engine.Engine`. A unit is a host; it is healthy if its agent is and, where the last
+        failure points at the devices, its devices are."""
+        now = self._clock.now()
+        until = now + (_JOIN if self._was_full else _FIRST_JOIN)
+        devices = self._device_probes(number, now)
+        self._probe = _Probe(number, plan.workers, until, devices)
+        for agent, command in devices.commands.items() if devices is not None else ():
+            self._send(agent, command)
         self._answer_probe()
 
     def dump_stacks(self, attempt: int) -> None:
@@ -374,12 +388,21 @@ class FleetEngine:
             self._fail_start(start, attempt, redacted(failure, self._redact))
         elif attempt.all_started:
             self._start_of = None
+            self._begin_standbys(start)
             standby = all(report.standby for report in attempt.started.values())
             now = self._clock.now()
             started = WorkersStarted(now, attempt.number, attempt.pids, start.began, standby)
             self._reactor.post(started)
             if attempt.ends:
                 self._observe(attempt)
+
+    def _begin_standbys(self, start: _Start) -> None:
+        """From now on have the spares prepare standbys, once the attempt has recovered."""
+        launch = start.launch
+        if launch.hosts:
+            launch = replace(launch, units=self._before)
+        where, now = start.coordinator or "", self._clock.now()
+        self._spares.begin(self._lead.epoch, launch, where, start.newest, start.cache, now)
 
     def _fail_start(self, start: _Start, attempt: FleetAttempt, failure: Failure) -> None:
         """Kill what was started of an attempt, and post that it could not be started."""
@@ -451,6 +474,10 @@ class FleetEngine:
                 self._on_evidence(agent, report)
             case Told():
                 self._on_told(agent, report, now)
+            case Probed():
+                if self._probe is not None and self._probe.devices is not None:
+                    self._probe.devices.note(agent, report)
+                    self._answer_probe()
             case Started() | NotStarted() | Observed() | Gone():
                 self._on_attempt(agent, report, now)
                 self._look_for_end()
@@ -483,10 +510,23 @@ class FleetEngine:
         elif attempt is None or agent not in attempt.agents:
             if question.attempt is not None:  # of an earlier leader, or it was thought to be lost
                 self._send(agent, KillRanks(self._lead.epoch, question.attempt))
+            else:
+                self._repeat_to_spare(agent, question)
         elif question.gone == attempt.number and agent not in attempt.gone:
             self._send(agent, KillRanks(self._lead.epoch, attempt.number))  # its `Gone` was lost
         elif start is not None and agent not in attempt.started:
             self._start_ranks(agent, start, attempt)
+
+    def _repeat_to_spare(self, agent: str, question: Question) -> None:
+        """Tell an agent that has no ranks again what it has not probed or prepared yet."""
+        attempt, probe = self._attempt, self._probe
+        command: Command | None = None
+        if probe is not None and probe.devices is not None:
+            command = probe.devices.wanted(agent)
+        elif attempt is not None and self._start_of is None and self._fleet.hosts[agent].stays:
+            command = self._spares.wanted(question, attempt.number, self._clock.now())
+        if command is not None:
+            self._send(agent, command)
 
     def _on_hello(self, agent: str, hello: Hello) -> None:
         if hello.epoch != self._lead.epoch:
@@ -545,6 +585,7 @@ class FleetEngine:
 
     def _pass_on(self, agent: str, event: Forwarded, now: float) -> None:
         """Post an event of an agent's engine as our own."""
+        self._spares.hear(event, now)
         match event:
             case ToldNotice(name, text, keys, routine):
                 told = f"[{self._host_of(agent)}] {self._redact(text)}"
@@ -673,22 +714,41 @@ class FleetEngine:
         if self._start_of is not None and self._attempt is None and self._kill_of is None:
             self._begin(self._start_of)
 
+    def _device_probes(self, number: int, now: float) -> HostProbes | None:
+        """Returns the probes of the devices of the last attempt's hosts, if it is suspect."""
+        if self._suspect is None or self._attempt is not None:
+            return None
+        hosts = {host.agent: host.node.id for host in self._fleet.ready(now)}
+        nodes = {agent: node for agent, node in hosts.items() if node in self._before}
+        return HostProbes.of(self._suspect, number, self._lead.epoch, nodes, now)
+
     def _answer_probe(self) -> None:
         probe, now = self._probe, self._clock.now()
         if probe is None:
+            return
+        devices = probe.devices
+        if devices is not None and devices.waits(
+            {host.agent for host in self._fleet.ready(now)}, now
+        ):
             return
         ready = self._staying(now)
         self._was_full |= len(ready) >= probe.size
         if len(ready) < probe.size and now < probe.patient_until and self._expects_more(now):
             return
         self._probe = None
-        healthy = tuple(host.node.id for host in ready)
-        bad = tuple(
-            BadUnit(node, self._redact(self._why_missing(node, now)), found=False)
+        faulty = {each.unit: each for each in (devices.bad if devices is not None else ())}
+        healthy = tuple(host.node.id for host in ready if host.node.id not in faulty)
+        missing = tuple(
+            BadUnit(node, self._why_missing(node, now), found=False)
             for node in self._before
-            if node not in healthy
+            if node not in healthy and node not in faulty
         )
-        self._reactor.post(DevicesProbed(now, probe.number, healthy, bad))
+        bad = tuple(
+            replace(each, reason=self._redact(each.reason)) for each in (*faulty.values(), *missing)
+        )
+        problem = devices.problem if devices is not None and not bad else None
+        told = self._redact(problem) if problem is not None else None
+        self._reactor.post(DevicesProbed(now, probe.number, healthy, bad, told))
 
     def _expects_more(self, now: float) -> bool:
         """Whether to wait for more hosts. Once all were there, a host that is lost is not waited
@@ -802,6 +862,7 @@ class FleetEngine:
         )
         gone = replace(gone, unproven=unproven)
         self._last_gone = gone
+        self._suspect = launch if gone.failure is not None and gone.failure.hardware else None
         self._kill_of = self._attempt = self._launch = None
         self._reactor.post(gone)
 

@@ -32,7 +32,7 @@ from supervisor.history.encoding import decode as decode_json
 from supervisor.host.identity import Identity
 from supervisor.protocol.reading import UnreadableError, parse_object
 
-VERSION = 1
+VERSION = 2
 """Rises when a message changes. Leader and agents of one job must have the same."""
 MAX_DIGEST = 2048
 """Most characters of a rank's digest."""
@@ -97,6 +97,22 @@ class StartRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareStandby:
+    """Prepare a standby for a rank of an attempt of which the agent has none, as its host may have
+    to take over. Not answered: `Question.prepared` and `Question.has_standby` show what came of
+    it."""
+
+    epoch: int
+    attempt: int
+    launch: str
+    """As in `StartRanks`; its rank is an example."""
+    newest: int | None
+    """See `StartRanks`."""
+    cache: Mapping[str, str]
+    """See `StartRanks`."""
+
+
+@dataclass(frozen=True, slots=True)
 class TerminateRanks:
     """Ask the ranks of an attempt to save and exit. Answered by `Observed` with their ends."""
 
@@ -153,6 +169,7 @@ Command = (
     | Answer
     | ReservePorts
     | StartRanks
+    | PrepareStandby
     | TerminateRanks
     | KillRanks
     | ShowEvidence
@@ -191,6 +208,10 @@ class Question:
     """The last attempt of which it had ranks, and has none any more; None: there was none."""
     answered: int
     """The highest number of its questions that was answered; 0: none was."""
+    prepared: int = 0
+    """The last attempt for which it was told to prepare a standby, and has done so; 0: none."""
+    has_standby: bool = False
+    """Whether a standby is ready on its host."""
     leaving: str = ""
     """What has announced that its machine is about to go, for people; empty: nothing has."""
 
