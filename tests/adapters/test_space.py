@@ -257,12 +257,13 @@ def test_compiled_steps_go_by_when_they_were_used(
     assert "compiled steps, 10 B: together they may take 25 B" in said[0]
 
 
+@pytest.mark.parametrize("log", ["standby.log", "standby-h2.log"])
 def test_the_logs_of_helpers_are_emptied_when_they_are_too_large(
-    tmp_path: Path, space: Space, said: list[Notice]
+    tmp_path: Path, space: Space, said: list[Notice], log: str
 ) -> None:
     attempts = attempt(tmp_path, 1).parent
     (attempts / "prefetch4").mkdir()
-    standby, prefetch = attempts / "standby.log", attempts / "prefetch4" / "rank0.log"
+    standby, prefetch = attempts / log, attempts / "prefetch4" / "rank0.log"
     prefetch.write_text("well")
     with standby.open("ab", buffering=0) as writer:
         writer.truncate(MAX_LOG + 1)

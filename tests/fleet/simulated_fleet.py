@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ from supervisor.diagnosis.outcome import Charge
 from supervisor.engines.fleet.agent import Agent
 from supervisor.engines.fleet.fleet import in_order
 from supervisor.engines.fleet.fleet_engine import FleetEngine, Leadership
-from supervisor.engines.fleet.fleet_messages import encoded
+from supervisor.engines.fleet.fleet_messages import command_of, encoded
 from supervisor.engines.fleet.transport import Listener, Node
 from supervisor.engines.judging import Seen
 from supervisor.engines.launch import Launch
@@ -47,7 +48,7 @@ LOST_AFTER = 10.0
 _GUARD = 0.2
 """Seconds in which a guard kills."""
 _STEP = 1.0
-"""Seconds from the start of a rank until its first step."""
+"""Seconds of a step."""
 _STANDBY = 3.0
 """Seconds that a standby takes to get ready."""
 PROBE = 5.0
@@ -188,7 +189,7 @@ class SimulatedHost:
         pids = tuple(1000 + rank for rank in launch.ranks)
         now = self.world.now
         self.process.post(WorkersStarted(now, launch.attempt, pids, now, self.takes))
-        self.process.call_later(_STEP, lambda: self._step(launch, 1))
+        self.process.call_later(self.world.first_step, lambda: self._step(launch, 1))
         self.guard()
         self._look_again(launch)
 
@@ -303,6 +304,8 @@ class World:
         """The nodes whose machines have announced that they are about to go."""
         self.is_headless = False
         """Whether the cluster does not answer."""
+        self.first_step = _STEP
+        """Seconds from the start of a rank until its first step."""
         self.bad_devices: set[str] = set()
         """The nodes with bad devices."""
         self.failed: set[int] = set()
@@ -477,6 +480,10 @@ class Leader:
         self.phase = "idle"
         self.looks = 0
         self.ran_since = 0.0
+        self.sent: Counter[str] = Counter()
+        """How many commands of each kind it has sent."""
+        self.always_looks = False
+        """Whether its core asks for a probe after each failure."""
         self.took_standbys = False
         """Whether all ranks of the last attempt were standbys before."""
         self.leaves = ""
@@ -558,7 +565,8 @@ class Leader:
                 if is_ours and failure is not None:
                     assert failure.charge is Charge.NOTHING, failure
                 self.phase = "idle"
-                go_on = self._look if failure is not None and failure.hardware else self._start
+                is_suspect = failure is not None and failure.hardware
+                go_on = self._look if is_suspect or self.always_looks else self._start
                 go_on()
 
     def die(self) -> None:
@@ -588,6 +596,7 @@ class Leader:
     def send(self, agent: str, payload: bytes) -> None:
         """See `Transport`."""
         host = self.world.hosts.get(agent)
+        self.sent[type(command_of(payload)).__name__] += 1
         if host is not None:
             deliver = lambda: host.process.run(lambda: host.agent.heard(payload))  # noqa: E731
             self.world.carry(deliver, is_open=host.to_agent)

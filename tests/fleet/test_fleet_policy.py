@@ -130,6 +130,17 @@ def test_previous_members_come_before_spares_and_draining_hosts_last() -> None:
     assert [host.node.id for host in fleet.choose(2, ("n3", "n1"), 0.0)] == ["n1", "n0"]
 
 
+def test_a_host_with_a_standby_comes_first_unless_that_parts_a_slice() -> None:
+    fleet = fleet_of("n0", "n1", "n2", "n3")
+    fleet.questioned("n3", Question(1, 3, None, None, 2, has_standby=True), 0.0)
+    assert [host.node.id for host in fleet.choose(2, ("n1",), 0.0)] == ["n1", "n3"]
+    fleet.seen(
+        replace(node, slice="ab"[place // 2], place_in_slice=place % 2)
+        for place, node in enumerate(fleet.nodes.values())
+    )
+    assert [host.node.id for host in fleet.choose(4, (), 0.0)] == ["n0", "n1", "n2", "n3"]
+
+
 _names = st.lists(st.sampled_from([f"n{number}" for number in range(8)]), unique=True)
 
 

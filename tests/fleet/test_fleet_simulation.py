@@ -230,13 +230,15 @@ def test_each_spare_prepares_one_standby_whatever_gets_lost_or_comes_twice(seed:
 
 def test_nobody_prepares_anything_before_the_attempt_has_recovered_or_where_nobody_stays() -> None:
     world = World(3, nodes=4, loses=0.0)
+    world.first_step = 20.0
     leader = Leader(world, 1, 0, 2, 2)
     while leader.phase != "running":
         world.pass_time(world.now + 0.1)
     world.drain("n3", 600.0)
-    world.pass_time(world.now + 0.5)
-    assert not any(host.prepares for host in world.hosts.values())
-    world.pass_time(60.0)
+    world.pass_time(world.now + 19.5)
+    assert "PrepareStandby" not in leader.sent
+    world.pass_time(world.now + 30.0)
+    assert leader.sent["PrepareStandby"] == 1, "who has obeyed is not told again"
     assert [host_of(world, node).prepares for node in ("n2", "n3")] == [1, 0]
 
 
@@ -286,9 +288,10 @@ def test_devices_are_not_probed_where_nothing_points_at_them() -> None:
     world = World(3, nodes=3, loses=0.0)
     leader = Leader(world, 1, 0, 2, 1)
     world.pass_time(30.0)
+    leader.always_looks = True
     host_of(world, "n1").fail_rank()
     world.pass_time(60.0)
-    assert (leader.phase, leader.attempt) == ("running", 2)
+    assert (leader.phase, leader.attempt, leader.looks) == ("running", 2, 1)
     assert not any(host.probes for host in world.hosts.values())
 
 
