@@ -184,12 +184,14 @@ class LocalEngine:
 
     def prepare_standby(self, launch: Launch) -> bool:
         """Prepare standbys for the ranks of `launch`, an attempt that runs on other machines. They
-        are then used like those of an attempt that runs here.
+        are then used like those of an attempt that runs here. What snapshots in memory there are
+        is freed.
 
         Returns False if it is not known yet what they should import, or workers run here.
         """
         if self._group is not None or not self._ahead.knows_modules(launch):
             return False
+        self._snapshots.give_back()
         newest = newest_told(self._machine, launch.plan, self._notice)
         argv, env = self._starter.program(launch, newest)
         try:

@@ -54,6 +54,12 @@ class SnapshotKeeper:
         self._declined, self._newest = False, newest
         return self._memories
 
+    def give_back(self) -> None:
+        """Free the memory: an attempt that runs elsewhere has made the snapshots old."""
+        for memory in self._memories:
+            memory.close()
+        self._phase, self._memories = None, []
+
     def restored(self, *, snapshot: bool) -> None:
         """Note whether the attempt reported that it resumed from a snapshot."""
         self._declined = not snapshot

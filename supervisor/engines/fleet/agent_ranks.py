@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from supervisor.adapters.kernel.reactor import Reactor
@@ -73,6 +74,11 @@ class Ranks(Protocol):
         ...
 
 
+_WAS_AWAY = "they are older than the last attempt, of which this host had no rank"
+"""Why an attempt must not resume from the snapshots in memory: the other hosts may have some of the
+same step that another attempt has taken."""
+
+
 class _TheirCache:
     """Implements `host_port.Compilations` with what the leader says."""
 
@@ -108,6 +114,8 @@ class LocalRanks:
         inherited = environment.without_supervisor_variables(environ)
         marks = {environment.JOB: launch.job, environment.LINEAGE: launch.lineage}
         self._host = AgentHost(guard, launch.model_dir / simulated.FILE)
+        self._attempt = 0
+        """The last attempt of which ranks were started here; 0: none."""
         self._program: tuple[object, ...] | None = None
         """What the standbys are prepared for."""
         self._probe = probe = DeviceProbe(reactor, clock, self._host, {**inherited, **marks})
@@ -128,6 +136,9 @@ class LocalRanks:
         self._host.speaks, self.evidence = 0 in launch.ranks, ()
         self._probe.stop()  # the leader did not wait for its answer
         self._note(launch, newest, cache)
+        if launch.attempt != self._attempt + 1 and not launch.distrust:
+            launch = replace(launch, distrust=_WAS_AWAY)
+        self._attempt = launch.attempt
         self._engine.start(launch)
 
     def prepare(self, launch: Launch, newest: int | None, cache: Mapping[str, str]) -> bool:

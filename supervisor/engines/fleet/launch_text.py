@@ -1,8 +1,8 @@
 """Writes a `Launch` as text for an agent, and reads it.
 
 It is JSON by the types of its fields, as pydantic reads and writes them. The rules stay with the
-leader, which judges, and so does the check of checkpoints, which one must do for all. Snapshots in
-memory and compilations ahead of time are not used on several machines.
+leader, which judges, and so does the check of checkpoints, which one must do for all. Compilations
+ahead of time are not used on several machines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _adapter() -> TypeAdapter[Launch]:
 
 def text_of(launch: Launch, part: Part) -> str:
     """Returns the text of the `part` of an attempt."""
-    plan = replace(launch.plan, verifies_checkpoints=False, snapshots=False, prefetch=False)
+    plan = replace(launch.plan, verifies_checkpoints=False, prefetch=False)
     ours = replace(launch, plan=plan, rules=(), part=part)
     return _adapter().dump_json(ours).decode()
 
