@@ -203,6 +203,12 @@ class Running:
             self._read(end - time.monotonic(), f"event {name} {keys}")
         return found[0]
 
+    def wait_for_events(self, name: str, times: int, timeout: float = PATIENCE) -> None:
+        """Read standard output until so many such events have come."""
+        end = time.monotonic() + timeout
+        while len(self.events(name)) < times:
+            self._read(end - time.monotonic(), f"event {name}, {times} times")
+
     def _read(self, timeout: float, wanted: str) -> None:
         """Read the next bytes of standard output."""
         assert self.process.stdout is not None

@@ -111,7 +111,7 @@ class Cluster:
             **self.hosts_of_a_job(count, spares, lost_after),
         }
         argv = [sys.executable, RANK, "{model_dir}", str(STEPS), *([pace] if pace else [])]
-        command = {"argv": argv, "success": {"step": STEPS}, "elastic": True}
+        command = {"argv": argv, "success": {"step": STEPS}, "elastic": True, "preload": ["csv"]}
         return self.supervise({"trainer": {"init": init, "command": command}}, folder, on)
 
     def hosts_of_a_job(self, count: int, spares: int, lost_after: float) -> dict[str, Any]:

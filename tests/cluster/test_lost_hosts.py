@@ -220,6 +220,22 @@ def test_a_host_vanishes_and_a_spare_takes_over(cluster: Cluster, bounds: Bounds
     assert_uncharged(finished(running, cluster), 2)
 
 
+def test_a_host_vanishes_and_the_standby_of_a_spare_takes_over(
+    cluster: Cluster, bounds: Bounds
+) -> None:
+    cluster.with_hosts(2)
+    running = cluster.run(2, spares=1, standby="imports", pace="0.2")
+    running.wait_for_events("standby-ready", 3)
+    lost, at = cluster.working(), time.time()
+    lost.vanish()
+    again = seconds_until_started(running, 2, at)
+    bounds.measured("a host vanishes, until a spare's standby has taken over", again, LOST_AFTER + 2)
+    result = finished(running, cluster)
+    assert result.event("workers-started", attempt=2)["standby"]
+    assert len(result.events("standby-used", kind="imports")) == 2
+    assert_uncharged(result, 2)
+
+
 @pytest.mark.parametrize("way", ["both ways", "from it", "to it"])
 def test_a_network_is_cut_and_a_spare_takes_over(
     cluster: Cluster, bounds: Bounds, way: str
