@@ -35,6 +35,10 @@ _PAUSE = 5.0
 """Seconds between two starts of Ray."""
 _TO_START = 60.0
 """Seconds in which Ray starts, or never does."""
+_TO_END = 3.0
+"""Seconds in which Ray ends after its raylet, or never does: `ray start --block` outlives a raylet
+that was stopped. A signal would not help: it locks up a `ray start` that is ending its processes
+(its handler waits for a lock that the interrupted code holds)."""
 _CONNECT = 2.0
 _RAY_HEAD = ("--head", "--disable-usage-stats", "--include-dashboard=false")
 _STORE = "--object-store-memory=100000000"
@@ -242,6 +246,8 @@ class _Ray:
         self._began = time.monotonic()
         self.has_joined = False
         """Whether this host has been a member."""
+        self._without_raylet: float | None = None
+        """Since when it has no raylet any more; None: it has one, or never had."""
         self._process = signals.start(command, env, self._output)
 
     @property
@@ -250,15 +256,17 @@ class _Ray:
         return time.monotonic() - self._began
 
     def has_ended(self) -> bool:
-        """Whether this host is no member any more. `ray start --block` outlives a raylet that was
-        stopped: then it has nothing left to wait for, and is stopped too."""
+        """Whether this host is no member any more: what is left of Ray may be killed."""
         if self._process.poll() is not None:
             return True
         if self._has_raylet():
-            self.has_joined = True
-        elif self.has_joined or self.age > _TO_START:
-            self.request_stop()
-        return False
+            self.has_joined, self._without_raylet = True, None
+            return False
+        if not self.has_joined:
+            return self.age > _TO_START
+        now = time.monotonic()
+        self._without_raylet = self._without_raylet or now
+        return now - self._without_raylet > _TO_END
 
     def is_ready(self, address: str) -> bool:
         """Whether a driver on this host can join."""
@@ -269,7 +277,8 @@ class _Ray:
         self._output.seek(0)
         lines = self._output.read().decode(errors="replace").split("\n")
         end = " / ".join([line.strip() for line in lines if line.strip()][-3:])
-        return f"exit code {self._process.returncode}; {end}"
+        code = self._process.returncode
+        return f"{'its raylet is gone' if code is None else f'exit code {code}'}; {end}"
 
     def request_stop(self) -> None:
         """Send SIGTERM: Ray drains this host, then ends. A second one changes nothing."""

@@ -229,7 +229,9 @@ def test_a_host_vanishes_and_the_standby_of_a_spare_takes_over(
     lost, at = cluster.working(), time.time()
     lost.vanish()
     again = seconds_until_started(running, 2, at)
-    bounds.measured("a host vanishes, until a spare's standby has taken over", again, LOST_AFTER + 2)
+    bounds.measured(
+        "a host vanishes, until a spare's standby has taken over", again, LOST_AFTER + 2
+    )
     result = finished(running, cluster)
     assert result.event("workers-started", attempt=2)["standby"]
     assert len(result.events("standby-used", kind="imports")) == 2

@@ -1,7 +1,8 @@
 """Stands in for Ray's command: a head that listens, members that wait, drained by SIGTERM.
 
 It is copied to a folder on PATH as `ray`. Each start writes a line into `starts` beside it. While a
-file `fails` is there, each start fails. A member needs the token of the head, as Ray's do.
+file `fails` is there, each start fails; while `locks-up` is there, it does not end by itself. A
+member needs the token of the head, as Ray's do.
 """
 
 import json
@@ -47,4 +48,7 @@ say("started")
 while True:  # like Ray, it outlives a raylet that was stopped
     time.sleep(0.05)
     if raylet.poll() not in (None, -signal.SIGTERM):
+        if (HERE / "locks-up").exists():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.pause()
         sys.exit(1)

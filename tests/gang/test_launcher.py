@@ -193,12 +193,22 @@ def test_a_host_joins_again_where_ray_has_ended(hosts: Hosts, what: str) -> None
     assert (code_of(leader), code_of(member)) == (0, 0)
 
 
-@pytest.mark.slow
-def test_a_head_that_ends_is_started_again_below_the_same_leader(hosts: Hosts) -> None:
+@pytest.mark.parametrize("locks_up", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_a_head_that_ends_is_started_again_below_the_same_leader(
+    hosts: Hosts, locks_up: bool
+) -> None:
+    """Also one that has lost its raylet, and neither ends by itself nor on SIGTERM."""
     leader = hosts.start(0)
     hosts.runs()
     (first,) = hosts.told("started", head=True)
-    os.kill(first["pid"], signal.SIGKILL)
+    if locks_up:
+        (hosts.bin / "locks-up").touch()
+        children = Path(f"/proc/{first['pid']}/task/{first['pid']}/children")
+        os.kill(int(children.read_text()), signal.SIGKILL)
+        hosts.wait(lambda: "the head of the cluster has ended: its raylet is" in hosts.said(leader))
+        (hosts.bin / "locks-up").unlink()
+    else:
+        os.kill(first["pid"], signal.SIGKILL)
     hosts.wait(lambda: len(hosts.told("started", head=True)) == 2)
     member = hosts.start(1)
     hosts.wait(lambda: hosts.told("started"))

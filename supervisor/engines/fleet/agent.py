@@ -356,11 +356,7 @@ class Agent:
             case StopRequested():
                 self._leaving = event.detail
                 self._question(self._boottime())
-            case WorkerReported(message=NoticeMessage() | SigtermMessage() | HostTimeMessage()):
-                self._unsent.append(event)
-            case WorkersIdle():
-                self._unsent.append(event)
-            case _ if isinstance(event, Forwarded) and self._speaks:
+            case _ if isinstance(event, Forwarded) and (self._speaks or _is_of_each_host(event)):
                 self._unsent.append(event)
 
     def _take_notice(self, noticed: Noticed) -> None:
@@ -437,3 +433,12 @@ def _token_in(owner_file: str) -> str | None:
         return None
     token = told.get("token")
     return token if isinstance(token, str) else None
+
+
+def _is_of_each_host(event: Forwarded) -> bool:
+    """Whether the leader wants such an event of each host, and not of the speaker's alone."""
+    match event:
+        case WorkerReported(message=NoticeMessage() | SigtermMessage() | HostTimeMessage()):
+            return True
+        case _:
+            return isinstance(event, WorkersIdle)
