@@ -244,8 +244,8 @@ def _engine(
         ConfigError: the cluster of the hosts can never be used as it is.
         NoClusterError: it does not answer.
     """
-    hosts, redact = prepared.job.phases[0].init.hosts, redactor.text
-    if hosts is None:
+    init, redact = prepared.job.phases[0].init, redactor.text
+    if init.hosts is None:
         mirror, known = display.mirror, phases_with_steps
         return LocalEngine(reactor, clock, host, os.environ, mirror, cache, probe, redact, known)
     from supervisor.engines.fleet import on_ray  # a job on one machine needs none of it
@@ -253,7 +253,7 @@ def _engine(
     own, platform = opened.ownership, prepared.plans[0].platform
     try:
         return on_ray.engine_on_ray(
-            hosts,
+            init,
             platform,
             job,
             own.epoch,
@@ -265,7 +265,6 @@ def _engine(
             cache,
             redact,
             opened.history.config,
-            prepared.job.phases[0].init.autorestart.preemption.source,
             stack,
         )
     except on_ray.ClusterRefusedError as error:

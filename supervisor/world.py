@@ -121,8 +121,8 @@ class LocalWorld:
                 self._begin_phase(phase, checkpoints, kinds)
             case StartWorkers():
                 self._start(decision)
-            case ProbeDevices(number, _, phase, units):
-                self._engine.probe(self._prepared.plans[phase], number, units)
+            case ProbeDevices(number, _, phase, units, _, left_out):
+                self._engine.probe(self._prepared.plans[phase], number, units, left_out)
             case DumpStacks(attempt):
                 self._engine.dump_stacks(attempt)
             case CancelLaunch(attempt):

@@ -49,10 +49,19 @@ def hosts_conflicts(init: Init) -> Iterator[tuple[Location, str]]:
         yield (*_WHERE, "count"), message
 
 
+def hosts_per_slice(devices: Devices | None) -> int:
+    """Returns how many hosts each of the TPU slices has; 1: no slice is known to have several."""
+    return 1 if devices is None or devices.type is None else _hosts_of(devices.type)
+
+
+def _hosts_of(kind: str) -> int:
+    shape = parse_slice(kind)
+    return 1 if shape.is_part_of_a_host else shape.chips // CHIPS_PER_HOST_OF_SEVERAL
+
+
 def _slice_conflicts(devices: Devices, kind: str, count: int) -> Iterator[tuple[Location, str]]:
     """Yields a complaint if the slices have another number of hosts."""
-    slices, shape = devices.slices or 1, parse_slice(kind)
-    hosts = 1 if shape.is_part_of_a_host else shape.chips // CHIPS_PER_HOST_OF_SEVERAL
+    slices, hosts = devices.slices or 1, _hosts_of(kind)
     if count == slices * hosts:
         return
     one = f"a {kind} has {hosts} host{'s' if hosts > 1 else ''}"

@@ -42,6 +42,14 @@ def quarantine_bad_units(state: JobState, event: DevicesProbed, policy: RestartP
     return replace(state, quarantine=quarantine.add(reasons, event.at + policy.quarantine_for))
 
 
+def note_seen(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> JobState:
+    """Returns the state with the machines of a cluster that a probe found healthy: there may be
+    more of them than the config expects."""
+    if not policy.phases[state.phase].num_hosts or event.problem is not None:
+        return state
+    return replace(state, ladder=replace(state.ladder, seen=event.healthy))
+
+
 def bad_units_in_use(
     state: JobState, event: DevicesProbed, policy: RestartPolicy
 ) -> tuple[str, ...]:

@@ -73,6 +73,9 @@ class ProbeDevices:
     units: tuple[str, ...] | None
     """The units to probe, because the workers use the others; None: all that the config expects."""
     reason: str
+    left_out: tuple[str, ...] = ()
+    """The units in quarantine: where there are more machines than units, others take their place.
+    Older journals lack this field."""
 
 
 @dataclass(frozen=True, slots=True)

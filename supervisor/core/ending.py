@@ -15,6 +15,7 @@ from supervisor.core.capacity_check import (
     bad_units_in_use,
     choose,
     move_to_rung,
+    note_seen,
     quarantine_bad_units,
     suspect,
     wait,
@@ -312,7 +313,7 @@ def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
     unit = units[failure.rank]
     quarantine = state.quarantine.blame(unit, at, policy.blame_window)
     times = quarantine.times_blamed(unit)
-    others = frozenset(phase.units or units) - quarantine.units - {unit}
+    others = frozenset(phase.units or state.ladder.seen or units) - quarantine.units - {unit}
     if times >= policy.blame_limit and state.ladder.place(phase, others) is not None:
         reason = f"root cause of {times} failures, the last: {failure.cause}"
         quarantine = quarantine.cleared([unit]).add({unit: reason}, at + policy.quarantine_for)
@@ -323,7 +324,7 @@ def probed(
     state: JobState, probing: Probing, event: DevicesProbed, policy: RestartPolicy
 ) -> StepResult:
     """A probe answered: choose the rung of the next attempt, and charge the last failure or not."""
-    state = quarantine_bad_units(state, event, policy)
+    state = note_seen(quarantine_bad_units(state, event, policy), event, policy)
     unknown = event.problem is not None
     found = state.ladder.units(policy.phases[state.phase]) if unknown else event.healthy
     since = event.at if probing.short_since is None else probing.short_since

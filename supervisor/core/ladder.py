@@ -45,6 +45,8 @@ class Ladder:
     grown_at: float | None = None
     flaps: int = 0
     """How often in a row the job had to shrink again soon after it had grown."""
+    seen: tuple[str, ...] = ()
+    """The machines of a cluster that the last probe found healthy, also those that are not used."""
 
     def units(self, phase: PhasePolicy) -> tuple[str, ...]:
         """Returns the units that the attempt runs on."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.core.capacity_check import quarantine_bad_units, usable
+from supervisor.core.capacity_check import note_seen, quarantine_bad_units, usable
 from supervisor.core.doing import MakesWay, Running
 from supervisor.core.events import CheckpointCommitted, DevicesProbed
 from supervisor.core.policy import RestartPolicy
@@ -36,7 +36,7 @@ def look_for_more(state: JobState, at: float, policy: RestartPolicy) -> StepResu
 
 def spares_probed(state: JobState, event: DevicesProbed, policy: RestartPolicy) -> StepResult:
     """The spare units were probed: remember since when a larger rung has been usable."""
-    state = quarantine_bad_units(state, event, policy)
+    state = note_seen(quarantine_bad_units(state, event, policy), event, policy)
     phase, ladder = policy.phases[state.phase], state.ladder
     if ladder.look_at is None or event.problem is not None:
         return state, ()

@@ -86,7 +86,9 @@ def probe(
 def probe_units(state: JobState, units: tuple[str, ...] | None, reason: str) -> StepResult:
     """Decide a probe of `units`; None: of all devices."""
     state = replace(state, looks=state.looks + 1)
-    return state, (ProbeDevices(state.looks, state.attempt, state.phase, units, reason),)
+    left_out = tuple(sorted(state.quarantine.units))
+    look = ProbeDevices(state.looks, state.attempt, state.phase, units, reason, left_out)
+    return state, (look,)
 
 
 def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> StepResult:

@@ -72,8 +72,15 @@ class Engine(Protocol):
         """
         ...
 
-    def probe(self, plan: PhasePlan, number: int, units: tuple[str, ...] | None) -> None:
+    def probe(
+        self,
+        plan: PhasePlan,
+        number: int,
+        units: tuple[str, ...] | None,
+        left_out: tuple[str, ...] = (),
+    ) -> None:
         """Probe these devices or hosts (None: all of the phase). An attempt may run on others.
+        Those `left_out` are in quarantine: others may take their place.
 
         Answered once by `DevicesProbed` with this `number`: which units work, which do not and why,
         or the problem that prevented an answer. A newer probe, or `kill`, cancels one that is not

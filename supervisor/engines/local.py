@@ -213,8 +213,14 @@ class LocalEngine:
         """Kill all standbys. New ones are prepared as if none had failed."""
         self._ahead.renew()
 
-    def probe(self, plan: PhasePlan, number: int, units: tuple[str, ...] | None) -> None:
-        """Probe these devices or hosts (None: all of the phase). Answered by `DevicesProbed`."""
+    def probe(
+        self,
+        plan: PhasePlan,
+        number: int,
+        units: tuple[str, ...] | None,
+        left_out: tuple[str, ...] = (),
+    ) -> None:
+        """See `engine.Engine`. There are no others here that could take a place."""
 
         def answered(answer: ProbeAnswer) -> None:
             now = self._clock.now()

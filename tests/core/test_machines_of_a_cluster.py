@@ -82,6 +82,26 @@ def test_a_machine_with_a_failure_of_its_own_is_kept() -> None:
     assert begun(history.fails(RETRY)).units == ("a", "b", "c", "d")
 
 
+@pytest.mark.parametrize("has_spare", [True, False])
+def test_a_machine_with_too_many_failures_of_its_own_gives_way_to_a_spare(has_spare: bool) -> None:
+    """Its place goes to another machine of the cluster; without one it is kept."""
+    phase = replace(FOUR, rungs=(8,), max_num_restarts=9)
+    history = OnMachines(RestartPolicy(phases=(phase,), blame_limit=2))
+    history.starts()
+    history.there = ("a", "b", "c", "d", *(["e"] if has_spare else []))
+    begun(history.looks())
+    own = replace(RETRY, blames_host=True, rank=1, compared=False, signature=None)
+    begun(history.fails(own))
+    decided = history.fails(own)
+    if not has_spare:
+        assert begun(decided).units == ("a", "b", "c", "d")
+        return
+    (look,) = decided
+    assert isinstance(look, ProbeDevices)
+    assert look.left_out == ("b",)
+    assert begun(history.looks()).units == ("a", "e", "c", "d")
+
+
 def test_with_too_few_machines_the_job_waits_and_ends_with_69() -> None:
     history = job(wait_for_capacity=0.0)
     history.there = ("a",)

@@ -141,6 +141,30 @@ def test_a_host_with_a_standby_comes_first_unless_that_parts_a_slice() -> None:
     assert [host.node.id for host in fleet.choose(4, (), 0.0)] == ["n0", "n1", "n2", "n3"]
 
 
+def test_a_node_in_quarantine_needs_no_agent_and_another_one_gets_it() -> None:
+    fleet = fleet_of("n0", "n1")
+    fleet.seen([*fleet.nodes.values(), Node("n2", "10.0.0.1"), Node("n3", "10.0.0.1")])
+    assert fleet.to_place(0.0) == ()
+    fleet.left_out = frozenset({"n1", "n2"})
+    assert [node.id for node in fleet.to_place(0.0)] == ["n3"]
+
+
+def test_hosts_are_used_in_whole_slices() -> None:
+    fleet = fleet_of("n0", "n1", "n2", "n3", "n4", "n5")
+    fleet.hosts_per_slice = 2
+    slices = dict(zip(fleet.nodes, "aabbcc", strict=True))
+    fleet.seen(
+        replace(node, slice=slices[node.id], place_in_slice=place % 2)
+        for place, node in enumerate(fleet.nodes.values())
+    )
+    before = ("n2", "n3", "n0", "n1")
+    assert [host.node.id for host in fleet.choose(4, before, 0.0)] == [*before]
+    fleet.lost("n3", "gone")
+    assert [host.node.id for host in fleet.choose(4, before, 0.0)] == ["n0", "n1", "n4", "n5"]
+    fleet.lost("n5", "gone")
+    assert [host.node.id for host in fleet.choose(4, before, 0.0)] == ["n0", "n1"], "one rung less"
+
+
 _names = st.lists(st.sampled_from([f"n{number}" for number in range(8)]), unique=True)
 
 

@@ -1,11 +1,13 @@
 """Bounds what travels of a rank's end: a digest of each rank, the whole evidence of a few.
 
 Texts are cut at words (`protocol.shortening`), so the leader, which redacts them, meets no half
-secret.
+secret. A size is that in a message, in bytes: a character takes up to six of them there.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 
 from supervisor.diagnosis.failure import RankEvidence
@@ -14,28 +16,28 @@ from supervisor.protocol.failure_record import FailureRecord
 from supervisor.protocol.shortening import keep_beginning, keep_end
 
 _MAX_EXCEPTIONS = 8
-_MAX_BASES = 16
+_MAX_BASES = 14
 _MAX_NAME = 128
 
 
 def digest_of(evidence: RankEvidence) -> str:
-    """Returns the error of a rank in at most `MAX_DIGEST` characters: that of its failure record if
-    there is one, else the end of its output."""
+    """Returns the error of a rank in at most `MAX_DIGEST` bytes: that of its failure record, or else
+    the end of its output."""
     record = evidence.record
     if record is None or not record.exceptions:
-        return keep_end(evidence.output, MAX_DIGEST)
+        return _within(evidence.output, MAX_DIGEST, keep_end)
     raised = record.exceptions[0]
-    return keep_beginning(f"{raised.type}: {raised.message}", MAX_DIGEST)
+    return _within(f"{raised.type}: {raised.message}", MAX_DIGEST, keep_beginning)
 
 
 def bounded(evidence: RankEvidence) -> RankEvidence:
-    """Returns the evidence with all texts together in at most `MAX_EVIDENCE` characters."""
+    """Returns the evidence with all texts together in at most `MAX_EVIDENCE` bytes."""
     record = evidence.record
     return replace(
         evidence,
         record=_bounded_record(record) if record is not None else None,
-        output=keep_end(evidence.output, MAX_EVIDENCE // 4),
-        stacks=keep_beginning(evidence.stacks, MAX_EVIDENCE // 8),
+        output=_within(evidence.output, MAX_EVIDENCE // 4, keep_end),
+        stacks=_within(evidence.stacks, MAX_EVIDENCE // 8, keep_beginning),
     )
 
 
@@ -44,11 +46,26 @@ def _bounded_record(record: FailureRecord) -> FailureRecord:
     exceptions = tuple(
         replace(
             raised,
-            type=raised.type[:_MAX_NAME],
-            bases=tuple(name[:_MAX_NAME] for name in raised.bases[:_MAX_BASES]),
-            message=keep_beginning(raised.message, share),
+            type=_within(raised.type, _MAX_NAME, keep_beginning),
+            bases=tuple(
+                _within(name, _MAX_NAME, keep_beginning) for name in raised.bases[:_MAX_BASES]
+            ),
+            message=_within(raised.message, share, keep_beginning),
         )
         for raised in record.exceptions[:_MAX_EXCEPTIONS]
     )
-    text = keep_end(record.traceback, MAX_EVIDENCE // 8)
+    text = _within(record.traceback, MAX_EVIDENCE // 8, keep_end)
     return replace(record, exceptions=exceptions, traceback=text)
+
+
+def _within(text: str, size: int, keep: Callable[[str, int], str]) -> str:
+    """Returns what `keep` leaves of a text, so that it takes at most `size` bytes in a message."""
+    limit = size
+    while (taken := _size(part := keep(text, limit))) > size:
+        limit = limit * size // taken
+    return part
+
+
+def _size(text: str) -> int:
+    """Returns how many bytes a text takes in a message, without its quotes."""
+    return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")) - 2

@@ -11,7 +11,8 @@ the cluster says of a node starts waiting and replacing. It proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from supervisor.engines.fleet.fleet_messages import Hello, Question
@@ -109,6 +110,10 @@ class Fleet:
     """When this leader began; later, if answers of the leader before may hold for longer."""
     wanted: int
     """How many hosts are to have an agent: those of the full rung, and the spares."""
+    hosts_per_slice: int = 1
+    """How many hosts each TPU slice has; 1: none has several."""
+    left_out: frozenset[str] = frozenset()
+    """The nodes in quarantine, which need no agent."""
     hosts: dict[str, HostState] = field(default_factory=dict)
     """By agent; also the lost ones, until nothing of theirs can live."""
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -126,12 +131,15 @@ class Fleet:
         no use until it is heard again.
 
         Nodes that are about to go come last, and those with an agent that does not answer any more
-        have one: it may come back.
+        have one: it may come back. The hosts of a slice come one after the other.
         """
-        taken = {host.node.id for host in self.hosts.values() if not host.lost}
-        usable = sum(self._may_serve(host, at) for host in self.hosts.values())
+        taken = {host.node.id for host in self.hosts.values() if not host.lost} | self.left_out
+        usable = sum(
+            self._may_serve(host, at) and host.node.id not in self.left_out
+            for host in self.hosts.values()
+        )
         free = [node for name, node in self.nodes.items() if name not in taken]
-        free.sort(key=lambda node: bool(node.draining))
+        free.sort(key=lambda node: (bool(node.draining), node.slice))
         return tuple(free[: max(0, self.wanted - usable)])
 
     def expects_more(self, at: float) -> bool:
@@ -202,15 +210,15 @@ class Fleet:
         return min(found, key=lambda host: bool(host.lost), default=None)
 
     def choose(self, size: int, before: Collection[str], at: float) -> tuple[HostState, ...]:
-        """Returns `size` ready hosts, or all if there are fewer: previous members first, then those
-        with a standby.
+        """Returns `size` ready hosts of whole slices, or all if there are fewer: previous members
+        first, then those with a standby.
 
         `before` has the nodes of the last attempt by rank: a host that stays keeps its place in the
         order.
         """
         order = {node: place for place, node in enumerate(before)}
         ready = sorted(
-            self.ready(at),
+            self.in_whole_slices(self.ready(at)),
             key=lambda host: (
                 bool(host.leaving),
                 order.get(host.node.id, len(order)),
@@ -221,6 +229,16 @@ class Fleet:
             ),
         )
         return tuple(ready[:size])
+
+    def in_whole_slices(self, hosts: Sequence[HostState]) -> tuple[HostState, ...]:
+        """Returns the `hosts` but for those whose slice is not there as a whole: libtpu waits for
+        all hosts of a slice."""
+        there = Counter(host.node.slice for host in hosts)
+        return tuple(
+            host
+            for host in hosts
+            if not host.node.slice or there[host.node.slice] >= self.hosts_per_slice
+        )
 
 
 def in_order(nodes: Collection[str], before: Collection[str]) -> tuple[str, ...]:

@@ -172,9 +172,11 @@ class FleetEngine:
         wanted: int,
         check: Callable[[], None],
         redact: Callable[[str], str] = str,
+        hosts_per_slice: int = 1,
     ) -> None:
-        """`wanted` hosts are to have an agent. `check` raises if we do not lead any more: it is
-        called before every answer. `machine` is the leader's own host."""
+        """`wanted` hosts are to have an agent; for `hosts_per_slice` see `Fleet`. `check` raises if
+        we do not lead any more: it is called before every answer. `machine` is the leader's own
+        host."""
         self._transport = transport
         self._reactor = reactor
         self._clock = clock
@@ -184,7 +186,7 @@ class FleetEngine:
         self._check = check
         self._redact = redact
         longer = max(0.0, leadership.lost_after_before - leadership.lost_after)
-        self._fleet = Fleet(leadership.lost_after, clock.now() + longer, wanted)
+        self._fleet = Fleet(leadership.lost_after, clock.now() + longer, wanted, hosts_per_slice)
         self._placed = 0
         self._start_of: _Start | None = None
         self._attempt: FleetAttempt | None = None
@@ -232,10 +234,18 @@ class FleetEngine:
         self._has_stepped = False
         self._verified.before(launch, partial(self._begin, start), partial(self._refused, start))
 
-    def probe(self, plan: PhasePlan, number: int, units: tuple[str, ...] | None) -> None:
+    def probe(
+        self,
+        plan: PhasePlan,
+        number: int,
+        units: tuple[str, ...] | None,
+        left_out: tuple[str, ...] = (),
+    ) -> None:
         """See `engine.Engine`. A unit is a host; it is healthy if its agent is and, where the last
         failure points at the devices, its devices are."""
         now = self._clock.now()
+        self._fleet.left_out = frozenset(left_out)
+        self._place_agents()
         until = now + (_JOIN if self._was_full else _FIRST_JOIN)
         devices = self._device_probes(number, now)
         self._probe = _Probe(number, plan.workers, until, devices)
@@ -733,7 +743,8 @@ class FleetEngine:
             return
         ready = self._staying(now)
         self._was_full |= len(ready) >= probe.size
-        if len(ready) < probe.size and now < probe.patient_until and self._expects_more(now):
+        num_usable = sum(host.node.id not in self._fleet.left_out for host in ready)
+        if num_usable < probe.size and now < probe.patient_until and self._expects_more(now):
             return
         self._probe = None
         faulty = {each.unit: each for each in (devices.bad if devices is not None else ())}
@@ -762,7 +773,7 @@ class FleetEngine:
         if self._cluster_lost is not None:
             return ()
         ready = self._fleet.choose(len(self._fleet.hosts), self._before, now)
-        return tuple(host for host in ready if host.stays)
+        return self._fleet.in_whole_slices([host for host in ready if host.stays])
 
     def _why_missing(self, node: str, now: float) -> str:
         if self._cluster_lost is not None:
@@ -772,6 +783,8 @@ class FleetEngine:
             return "the cluster does not show it"
         if host.leaving:
             return f"it is about to go: {self._redact(host.leaving)}"
+        if host.is_ready(now, self._lead.lost_after):
+            return f"other hosts of its TPU slice {host.node.slice} are missing"
         return host.why_not_ready(now, self._lead.lost_after)
 
     # --- ending -----------------------------------------------------------------------------

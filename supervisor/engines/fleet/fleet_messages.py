@@ -35,11 +35,11 @@ from supervisor.protocol.reading import UnreadableError, parse_object
 VERSION = 2
 """Rises when a message changes. Leader and agents of one job must have the same."""
 MAX_DIGEST = 2048
-"""Most characters of a rank's digest."""
+"""Most bytes of a rank's digest in a message: 2 KiB."""
 MAX_SUSPECTS = 16
 """Of how many ranks the leader asks for the whole evidence."""
 MAX_EVIDENCE = 64 * 1024
-"""Most characters of all texts in the evidence of one rank."""
+"""Most bytes of all texts in the evidence of one rank, in a message: 64 KiB."""
 
 
 class MessageError(ValueError):
@@ -306,7 +306,7 @@ class RankDigest:
     has_record: bool
     """Whether it left a failure record."""
     digest: str
-    """Its error in at most `MAX_DIGEST` characters."""
+    """Its error in at most `MAX_DIGEST` bytes."""
 
 
 @dataclass(frozen=True, slots=True)

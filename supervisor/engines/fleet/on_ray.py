@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from supervisor.config.schema import Hosts
+from supervisor.config.many_hosts import hosts_per_slice
+from supervisor.config.schema import Init
 from supervisor.core.events import Noticed
 from supervisor.engines.engine import Engine
 from supervisor.engines.fleet.fleet_engine import FleetEngine, Leadership
@@ -43,7 +44,7 @@ def lost_after_in(config: Sequence[Mapping[str, Any]] | None) -> float:
 
 
 def engine_on_ray(
-    hosts: Hosts,
+    init: Init,
     platform: str | None,
     job: str,
     epoch: int,
@@ -55,15 +56,13 @@ def engine_on_ray(
     cache: Compilations,
     redact: Callable[[str], str],
     before: Sequence[Mapping[str, Any]] | None,
-    announcer: str,
     stack: ExitStack,
 ) -> Engine:
     """Returns the engine, once the cluster answers. When `stack` ends, its agents are ended.
 
     Only hosts with accelerators of the `platform` are used; of any other, all of the cluster.
     `epoch` and `owner` are those of model_dir's lease, and `check` raises once it is not ours.
-    `before` is the config that the job last ran with. `announcer` is `preemption.source` of the
-    present one.
+    `before` is the config that the job last ran with.
 
     Raises:
         ClusterRefusedError: the cluster can never be used as it is.
@@ -73,6 +72,8 @@ def engine_on_ray(
     def notice(told: Notice) -> None:
         reactor.post(Noticed(clock.now(), told))
 
+    hosts = init.hosts
+    assert hosts is not None
     resource = _RESOURCES.get(platform or "", "")
     cluster = Cluster(hosts.address, f"supervise-{job}", epoch, str(Path.cwd()), resource)
     transport = RayTransport(cluster, reactor, notice)
@@ -87,11 +88,20 @@ def engine_on_ray(
         comparable.file if comparable is not None else "",
         comparable.token if comparable is not None else None,
         lost_after_in(before),
-        announcer,
+        init.autorestart.preemption.source,
     )
-    wanted = hosts.count + hosts.spares
     engine = FleetEngine(
-        transport, reactor, clock, machine, os.environ, cache, leadership, wanted, check, redact
+        transport,
+        reactor,
+        clock,
+        machine,
+        os.environ,
+        cache,
+        leadership,
+        hosts.count + hosts.spares,
+        check,
+        redact,
+        hosts_per_slice(init.devices),
     )
     stack.callback(_end_agents, engine, reactor, clock)
     return engine
