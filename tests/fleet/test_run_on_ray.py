@@ -16,8 +16,6 @@ from tests.fleet.ray_nodes import MARK, RayNodes
 from tests.processes.metadata_server import MetadataServer
 from tests.running import Running, Start, eventually, marked
 
-pytestmark = pytest.mark.cluster
-
 PROGRAM = f"""
 import json, os, sys, time
 from pathlib import Path
@@ -76,6 +74,7 @@ def config(ray: RayNodes, told: Path) -> dict[str, Any]:
     return {"trainer": {"init": init, "command": command}}
 
 
+@pytest.mark.cluster
 def test_a_cluster_with_another_token_is_an_invalid_config(
     ray: RayNodes, start: Start, told: Path
 ) -> None:
@@ -85,6 +84,7 @@ def test_a_cluster_with_another_token_is_an_invalid_config(
     assert "does not accept the token of this host: put the cluster's into" in result.err
 
 
+@pytest.mark.cluster
 def test_a_job_moves_off_a_machine_that_is_preempted(
     ray: RayNodes, start: Start, told: Path
 ) -> None:

@@ -21,8 +21,8 @@ _MAX_NAME = 128
 
 
 def digest_of(evidence: RankEvidence) -> str:
-    """Returns the error of a rank in at most `MAX_DIGEST` bytes: that of its failure record, or else
-    the end of its output."""
+    """Returns the error of a rank in at most `MAX_DIGEST` bytes: that of its failure record if it
+    has one, else the end of its output."""
     record = evidence.record
     if record is None or not record.exceptions:
         return _within(evidence.output, MAX_DIGEST, keep_end)
