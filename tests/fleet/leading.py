@@ -12,7 +12,8 @@ from typing import TypeVar
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.core.events import Event, Noticed, WorkersStarted
-from supervisor.engines.fleet.fleet_engine import FleetEngine, Leadership
+from supervisor.engines.fleet.fleet_engine import FleetEngine
+from supervisor.engines.fleet.fleet_means import Leadership
 from supervisor.engines.launch import Launch
 from supervisor.engines.this_host import ThisHost
 from supervisor.history.writer import writer

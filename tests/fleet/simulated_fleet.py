@@ -34,7 +34,8 @@ from supervisor.diagnosis.failure import RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Charge
 from supervisor.engines.fleet.agent import Agent
 from supervisor.engines.fleet.fleet import in_order
-from supervisor.engines.fleet.fleet_engine import FleetEngine, Leadership
+from supervisor.engines.fleet.fleet_engine import FleetEngine
+from supervisor.engines.fleet.fleet_means import Leadership
 from supervisor.engines.fleet.fleet_messages import command_of, encoded
 from supervisor.engines.fleet.transport import Listener, Node
 from supervisor.engines.judging import Seen

@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.core.events import DevicesProbed, Noticed, WorkersGone, WorkersObserved
 from supervisor.diagnosis.outcome import Charge
-from supervisor.engines.fleet import fleet_engine
+from supervisor.engines.fleet import capacity_look
 from supervisor.engines.fleet.fleet import MARGIN
 from tests.fleet import leading
 from tests.fleet.cluster import Cluster, Relayed
@@ -201,7 +201,7 @@ def test_a_probe_does_not_wait_for_hosts_that_are_lost(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once all hosts were there. How long to wait for another one is the core's decision."""
-    monkeypatch.setattr(fleet_engine, "_JOIN", 10 * leading.PATIENCE)
+    monkeypatch.setattr(capacity_look, "JOIN", 10 * leading.PATIENCE)
     leader = Leader(cluster, tmp_path, size=3)
     launch = launch_of(tmp_path, SLEEP, 3)
     leader.engine.probe(launch.plan, 1, None)

@@ -114,6 +114,10 @@ class Fleet:
     """How many hosts each TPU slice has; 1: none has several."""
     left_out: frozenset[str] = frozenset()
     """The nodes in quarantine, which need no agent."""
+    before: tuple[str, ...] = ()
+    """The nodes of the last attempt, by rank."""
+    cluster_lost: tuple[float, str] | None = None
+    """Since when the cluster does not answer, and why; None: it does."""
     hosts: dict[str, HostState] = field(default_factory=dict)
     """By agent; also the lost ones, until nothing of theirs can live."""
     nodes: dict[str, Node] = field(default_factory=dict)

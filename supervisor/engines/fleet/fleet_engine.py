@@ -1,9 +1,9 @@
 """Runs worker groups on many hosts: the leader's side, an implementation of `engine.Engine`.
 
-It tells the agents what to start and kill, answers their questions, and posts what their reports
-add up to: one group of workers. `fleet` knows which hosts are ready, lost or safely gone,
-`fleet_attempt` adds the reports up, and `fleet_judging` judges the end. How agents are reached is
-the `transport`'s business.
+It tells the agents what to start, answers their questions, and posts what their reports add up to:
+one group of workers. `fleet` knows which hosts are ready, lost or safely gone, and `fleet_attempt`
+adds the reports up. `capacity_look` finds the hosts of the next attempt, `departures` tells of
+those that go, and `fleet_ending` ends an attempt. The `transport` reaches the agents.
 
 Commands may get lost. At each question of an agent, the leader repeats what the agent has not done
 yet (`_repeat`).
@@ -18,26 +18,24 @@ from pathlib import Path
 
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import (
-    BadUnit,
     CheckpointsFound,
-    DevicesProbed,
-    HostsLeaving,
     LaunchCancelled,
     LaunchFailed,
     Noticed,
-    StopRequested,
-    StopSource,
     WorkerReported,
     WorkersGone,
     WorkersIdle,
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.diagnosis.failure import Failure, RankEvidence, Survivor, WorkerExit
+from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 from supervisor.diagnosis.verdicts import no_hosts_failure
-from supervisor.engines.fleet.fleet import MARGIN, Fleet, HostState, in_order
+from supervisor.engines.fleet.capacity_look import FIRST_JOIN, CapacityLook
+from supervisor.engines.fleet.departures import Departures
+from supervisor.engines.fleet.fleet import Fleet, HostState, in_order
 from supervisor.engines.fleet.fleet_attempt import FleetAttempt
-from supervisor.engines.fleet.fleet_judging import collected, judged_fleet
+from supervisor.engines.fleet.fleet_ending import FleetEnding
+from supervisor.engines.fleet.fleet_means import Leadership, Means
 from supervisor.engines.fleet.fleet_messages import (
     Answer,
     Command,
@@ -47,7 +45,6 @@ from supervisor.engines.fleet.fleet_messages import (
     Gone,
     Hello,
     KillRanks,
-    Lead,
     MessageError,
     NameHolders,
     NotStarted,
@@ -57,16 +54,13 @@ from supervisor.engines.fleet.fleet_messages import (
     Question,
     Report,
     ReservePorts,
-    ShowEvidence,
     Started,
     StartRanks,
     TerminateRanks,
     Told,
     ToldNotice,
-    encoded,
     report_of,
 )
-from supervisor.engines.fleet.host_probes import HostProbes
 from supervisor.engines.fleet.launch_text import text_of
 from supervisor.engines.fleet.spare_standbys import SpareStandbys
 from supervisor.engines.fleet.transport import Node, Transport
@@ -74,7 +68,7 @@ from supervisor.engines.host_port import Compilations, Host, MainLoop
 from supervisor.engines.judging import redacted
 from supervisor.engines.launch import Launch, Part
 from supervisor.engines.manifest_keeping import ManifestKeeping
-from supervisor.engines.newest_step import newest_told, steps_left
+from supervisor.engines.newest_step import newest_told
 from supervisor.engines.straggler_watch import StragglerWatch
 from supervisor.engines.verified_start import VerifiedStart
 from supervisor.host.notice import Notice
@@ -85,34 +79,6 @@ from supervisor.protocol.reading import UnreadableError, parse_object
 _OBSERVE_INTERVAL = 5.0
 _TICKS = 20
 """How often in `lost_after` seconds the fence is looked at."""
-_EVIDENCE_WAIT = 2.0
-"""Seconds to wait for the evidence of the suspects. Without it their digests are judged."""
-_HEAD_PATIENCE = 10.0
-"""Seconds for which a cluster need not answer before the job saves: its head may be busy. Agents
-are answered for about a minute after its end."""
-_FIRST_JOIN = 30.0
-_JOIN = 5.0
-"""Seconds to wait for hosts that are missing: until all were there once, and later, if some may
-come."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leadership:
-    """Who leads, and what agents must agree with."""
-
-    epoch: int
-    version: str
-    lost_after: float
-    name: str
-    """The beginning of the names of the agents that this leader places: unique to it."""
-    owner_file: str = ""
-    """See `Lead`."""
-    token: str | None = None
-    """The token in the owner file; None: hosts are not compared by it."""
-    lost_after_before: float = 0.0
-    """`lost_after` of the leader before, whose last answers may hold for longer than ours."""
-    announcer: str = "none"
-    """See `Lead`."""
 
 
 @dataclass(slots=True)
@@ -129,32 +95,6 @@ class _Start:
     """The TPU slices of the hosts, if there are several, in the order of their ranks."""
     slices_port: int = 0
     """The port at which these slices meet, on the host of rank 0."""
-
-
-@dataclass(slots=True)
-class _Kill:
-    """An attempt that is being killed, or judged."""
-
-    launch: Launch
-    exits: tuple[WorkerExit, ...]
-    attempt: FleetAttempt
-    everybody: bool
-    """Whether an earlier leader has started it: then any agent may have ranks of it."""
-    then: Callable[[], None]
-    confirmed: set[str] = field(default_factory=set)
-    wanted: set[str] = field(default_factory=set)
-    """The agents whose evidence is waited for."""
-    known: dict[int, RankEvidence] = field(default_factory=dict)
-    gone_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    number: int
-    size: int
-    patient_until: float
-    devices: HostProbes | None = None
-    """The probes of the devices of the last attempt's hosts; None: nothing points at devices."""
 
 
 class FleetEngine:
@@ -177,7 +117,6 @@ class FleetEngine:
         """`wanted` hosts are to have an agent; for `hosts_per_slice` see `Fleet`. `check` raises if
         we do not lead any more: it is called before every answer. `machine` is the leader's own
         host."""
-        self._transport = transport
         self._reactor = reactor
         self._clock = clock
         self._machine = machine
@@ -186,30 +125,25 @@ class FleetEngine:
         self._check = check
         self._redact = redact
         longer = max(0.0, leadership.lost_after_before - leadership.lost_after)
-        self._fleet = Fleet(leadership.lost_after, clock.now() + longer, wanted, hosts_per_slice)
-        self._placed = 0
+        fleet = Fleet(leadership.lost_after, clock.now() + longer, wanted, hosts_per_slice)
+        self._fleet = fleet
+        self._means = means = Means(transport, reactor, clock, leadership, fleet, redact)
         self._start_of: _Start | None = None
         self._attempt: FleetAttempt | None = None
         self._launch: Launch | None = None
-        self._kill_of: _Kill | None = None
         self._last_gone: WorkersGone | None = None
         self._suspect: Launch | None = None
         """The last attempt, if its failure points at the devices."""
-        self._before: tuple[str, ...] = ()
-        """The nodes of the last attempt, by rank."""
-        self._probe: _Probe | None = None
-        self._was_full = False
-        self._cluster_lost: tuple[float, str] | None = None
-        """Since when the cluster does not answer, and why; None: it does."""
-        self._told_leaving: tuple[int, str] | None = None
-        """The attempt that was last told that hosts of it are about to go, and which."""
+        self._capacity = CapacityLook(means)
+        self._departures = Departures(means)
+        self._ending = FleetEnding(means, machine, compile_cache, self._over)
         self._idle: dict[str, tuple[float, float]] = {}
         self._has_stepped = False
         self._stragglers = StragglerWatch()
         self._spares = SpareStandbys()
         self._told: set[tuple[str, str]] = set()
-        self._verified = VerifiedStart(reactor, clock, machine, self._notice, self._mention)
-        self._manifests = ManifestKeeping(reactor, clock, machine, environ, self._notice)
+        self._verified = VerifiedStart(reactor, clock, machine, means.notice, means.mention)
+        self._manifests = ManifestKeeping(reactor, clock, machine, environ, means.notice)
         transport.begin(self)
         self._tick()
 
@@ -221,7 +155,7 @@ class FleetEngine:
     @property
     def nodes(self) -> tuple[str, ...]:
         """The node of each rank of the last attempt that was placed."""
-        return self._before
+        return self._fleet.before
 
     # --- the engine's members ---------------------------------------------------------------
 
@@ -243,15 +177,10 @@ class FleetEngine:
     ) -> None:
         """See `engine.Engine`. A unit is a host; it is healthy if its agent is and, where the last
         failure points at the devices, its devices are."""
-        now = self._clock.now()
         self._fleet.left_out = frozenset(left_out)
-        self._place_agents()
-        until = now + (_JOIN if self._was_full else _FIRST_JOIN)
-        devices = self._device_probes(number, now)
-        self._probe = _Probe(number, plan.workers, until, devices)
-        for agent, command in devices.commands.items() if devices is not None else ():
-            self._send(agent, command)
-        self._answer_probe()
+        self._means.place_agents()
+        suspect = self._suspect if self._attempt is None else None
+        self._capacity.begin(number, plan.workers, suspect)
 
     def dump_stacks(self, attempt: int) -> None:
         """See `engine.Engine`."""
@@ -282,20 +211,21 @@ class FleetEngine:
         """End all agents, and place no more: the job is over, or goes on elsewhere."""
         self._fleet.wanted = 0
         for agent in self.agents:
-            self._transport.remove(agent)
+            self._means.transport.remove(agent)
 
     def name_holders(self) -> None:
         """See `engine.Engine`."""
         for agent in self._fleet.hosts:
-            self._send(agent, NameHolders(self._lead.epoch))
+            self._means.send(agent, NameHolders(self._lead.epoch))
 
     def kill(
         self, launch: Launch, exits: tuple[WorkerExit, ...], late: tuple[Survivor, ...] = ()
     ) -> None:
         """See `engine.Engine`."""
         self._verified.cancel()
-        self._start_of = self._probe = None
-        if self._kill_of is not None and self._kill_of.launch.attempt == launch.attempt:
+        self._capacity.cancel()
+        self._start_of = None
+        if self._ending.attempt == launch.attempt:
             return
         last = self._last_gone
         if last is not None and last.attempt == launch.attempt:
@@ -307,7 +237,7 @@ class FleetEngine:
             attempt = FleetAttempt(launch.attempt, ())
         else:
             everybody = False
-        self._begin_to_kill(launch, exits, attempt, self._ask_for_evidence, everybody=everybody)
+        self._ending.begin(launch, exits, attempt, everybody=everybody)
 
     # --- starting ---------------------------------------------------------------------------
 
@@ -318,16 +248,16 @@ class FleetEngine:
         launch = start.launch
         hosts = self._hosts_for(launch)
         if len(hosts) < launch.world_size:
-            if self._clock.now() - start.began > _FIRST_JOIN:
+            if self._clock.now() - start.began > FIRST_JOIN:
                 ready = len(self._fleet.ready(self._clock.now()))
                 self._refused(start, no_hosts_failure(launch.world_size, ready))
             return
-        self._before = tuple(host.node.id for host in hosts)
+        self._fleet.before = tuple(host.node.id for host in hosts)
         self._attempt = FleetAttempt(launch.attempt, tuple(host.agent for host in hosts))
         self._idle.clear()
         slices = tuple(dict.fromkeys(host.node.slice for host in hosts))
         start.slices = slices if len(slices) > 1 else ()
-        start.newest = newest_told(self._machine, launch.plan, self._notice)
+        start.newest = newest_told(self._machine, launch.plan, self._means.notice)
         start.cache = self._compile_cache.environment(dict(launch.plan.env))
         self._manifests.begin(launch)
         if launch.world_size == 1:
@@ -342,8 +272,8 @@ class FleetEngine:
         if launch.hosts and launch.units:  # a probe has found them, and the core has put in order
             nodes = launch.units
         else:
-            chosen = self._fleet.choose(launch.world_size, self._before, now)
-            nodes = in_order([host.node.id for host in chosen], self._before)
+            chosen = self._fleet.choose(launch.world_size, self._fleet.before, now)
+            nodes = in_order([host.node.id for host in chosen], self._fleet.before)
         return tuple(ready[node] for node in nodes if node in ready)
 
     def _go_on_starting(self, start: _Start, attempt: FleetAttempt) -> None:
@@ -356,11 +286,11 @@ class FleetEngine:
         epoch, number = self._lead.epoch, attempt.number
         if start.coordinator is None:
             if agent == attempt.agents[0]:
-                self._send(agent, ReservePorts(epoch, number, _num_ports(start)))
+                self._means.send(agent, ReservePorts(epoch, number, _num_ports(start)))
             return
         launch = start.launch
         if launch.hosts:
-            launch = replace(launch, units=self._before)
+            launch = replace(launch, units=self._fleet.before)
         part = Part(attempt.ranks_of(agent), start.coordinator)
         if start.slices:
             number_of_slice = start.slices.index(self._fleet.hosts[agent].node.slice)
@@ -371,7 +301,7 @@ class FleetEngine:
                 slices_port=start.slices_port,
             )
         text = text_of(launch, part)
-        self._send(agent, StartRanks(epoch, number, text, start.newest, start.cache))
+        self._means.send(agent, StartRanks(epoch, number, text, start.newest, start.cache))
 
     def _on_ports(self, agent: str, report: Ports) -> None:
         start, attempt = self._start_of, self._attempt
@@ -410,7 +340,7 @@ class FleetEngine:
         """From now on have the spares prepare standbys, once the attempt has recovered."""
         launch = start.launch
         if launch.hosts:
-            launch = replace(launch, units=self._before)
+            launch = replace(launch, units=self._fleet.before)
         where, now = start.coordinator or "", self._clock.now()
         self._spares.begin(self._lead.epoch, launch, where, start.newest, start.cache, now)
 
@@ -421,10 +351,11 @@ class FleetEngine:
         def gone() -> None:
             self._refused(start, failure)
 
-        self._begin_to_kill(start.launch, (), attempt, gone, everybody=False)
+        self._ending.begin(start.launch, (), attempt, gone)
 
     def _refused(self, start: _Start, failure: Failure) -> None:
-        self._start_of = self._kill_of = self._attempt = self._launch = None
+        self._start_of = self._attempt = self._launch = None
+        self._ending.forget()
         told = redacted(failure, self._redact)
         self._reactor.post(LaunchFailed(self._clock.now(), start.launch.attempt, told))
 
@@ -432,32 +363,32 @@ class FleetEngine:
 
     def nodes_seen(self, nodes: tuple[Node, ...]) -> None:
         """See `transport.Listener`."""
-        self._cluster_lost = None
+        self._fleet.cluster_lost = None
         self._fleet.seen(nodes)
-        self._place_agents()
+        self._means.place_agents()
 
     def agent_placed(self, agent: str, node: str) -> None:
         """See `transport.Listener`."""
         self._fleet.placed(agent, node)
-        self._introduce(agent)
+        self._means.introduce(agent)
 
     def agent_lost(self, agent: str, why: str) -> None:
         """See `transport.Listener`."""
         self._fleet.lost(agent, why)
         for name, host in self._fleet.hosts.items():
             if host.problem and not host.lost:  # it may have been the other agent of its machine
-                self._introduce(name)
+                self._means.introduce(name)
         self._look_for_lost()
-        self._place_agents()
+        self._means.place_agents()
 
     def cluster_lost(self, why: str) -> None:
         """See `transport.Listener`."""
-        self._cluster_lost = self._clock.now(), why
+        self._fleet.cluster_lost = self._clock.now(), why
         text = (
             f"the cluster does not answer: {why}; if it stays so, the job saves, and waits for a "
             "cluster"
         )
-        self._notice(Notice("cluster-lost", text, reason=why))
+        self._means.notice(Notice("cluster-lost", text, reason=why))
 
     def heard(self, agent: str, payload: bytes) -> None:
         """See `transport.Listener`."""
@@ -481,62 +412,59 @@ class FleetEngine:
             case Ports():
                 self._on_ports(agent, report)
             case Evidences():
-                self._on_evidence(agent, report)
+                self._ending.note_evidence(agent, report)
             case Told():
                 self._on_told(agent, report, now)
             case Probed():
-                if self._probe is not None and self._probe.devices is not None:
-                    self._probe.devices.note(agent, report)
-                    self._answer_probe()
+                self._capacity.note(agent, report)
             case Started() | NotStarted() | Observed() | Gone():
                 self._on_attempt(agent, report, now)
-                self._look_for_end()
+                self._ending.look()
 
     def _on_question(self, agent: str, question: Question, now: float) -> None:
         if question.epoch > self._lead.epoch:
             self._unusable(agent, f"it obeys another supervisor (epoch {question.epoch})")
             return
         if question.epoch < self._lead.epoch:
-            self._introduce(agent)
+            self._means.introduce(agent)
             return
         self._check()
-        self._send(agent, Answer(self._lead.epoch, question.number))
+        self._means.send(agent, Answer(self._lead.epoch, question.number))
         was_ready = self._fleet.hosts[agent].is_ready(now, self._lead.lost_after)
         self._fleet.questioned(agent, question, now)
         if not self._fleet.hosts[agent].machine:  # its answer to our introduction was lost
-            self._introduce(agent)
+            self._means.introduce(agent)
         self._repeat(agent, question)
         if not was_ready:
             self._on_ready()
 
     def _repeat(self, agent: str, question: Question) -> None:
         """Tell an agent again what it has not done yet."""
-        kill, start, attempt = self._kill_of, self._start_of, self._attempt
-        if kill is not None:
-            if agent not in kill.confirmed and (kill.everybody or agent in kill.attempt.agents):
-                self._send(agent, KillRanks(self._lead.epoch, kill.launch.attempt))
-            if agent in kill.wanted:
-                self._ask_evidence(agent, kill)
+        start, attempt = self._start_of, self._attempt
+        if self._ending.is_on:
+            self._ending.repeat(agent)
         elif attempt is None or agent not in attempt.agents:
             if question.attempt is not None:  # of an earlier leader, or it was thought to be lost
-                self._send(agent, KillRanks(self._lead.epoch, question.attempt))
+                self._means.send(agent, KillRanks(self._lead.epoch, question.attempt))
             else:
                 self._repeat_to_spare(agent, question)
         elif question.gone == attempt.number and agent not in attempt.gone:
-            self._send(agent, KillRanks(self._lead.epoch, attempt.number))  # its `Gone` was lost
+            self._means.send(
+                agent, KillRanks(self._lead.epoch, attempt.number)
+            )  # its `Gone` was lost
         elif start is not None and agent not in attempt.started:
             self._start_ranks(agent, start, attempt)
 
     def _repeat_to_spare(self, agent: str, question: Question) -> None:
         """Tell an agent that has no ranks again what it has not probed or prepared yet."""
-        attempt, probe = self._attempt, self._probe
+        attempt = self._attempt
         command: Command | None = None
-        if probe is not None and probe.devices is not None:
-            command = probe.devices.wanted(agent)
+        if self._capacity.probes_devices:
+            command = self._capacity.wanted(agent)
         elif attempt is not None and self._start_of is None and self._fleet.hosts[agent].stays:
             command = self._spares.wanted(question, attempt.number, self._clock.now())
         if command is not None:
-            self._send(agent, command)
+            self._means.send(agent, command)
 
     def _on_hello(self, agent: str, hello: Hello) -> None:
         if hello.epoch != self._lead.epoch:
@@ -558,15 +486,15 @@ class FleetEngine:
         if (host.node.id, problem) not in self._told:
             self._told.add((host.node.id, problem))
             text = f"host {host.node.id} is not used: {problem}"
-            self._notice(Notice("host-unusable", text, unit=host.node.id, reason=problem))
-        self._place_agents()
+            self._means.notice(Notice("host-unusable", text, unit=host.node.id, reason=problem))
+        self._means.place_agents()
 
     def _on_attempt(
         self, agent: str, report: Started | NotStarted | Observed | Gone, now: float
     ) -> None:
-        kill, attempt = self._kill_of, self._attempt
-        if kill and isinstance(report, Gone) and report.attempt >= kill.launch.attempt:
-            kill.confirmed.add(agent)
+        attempt = self._attempt
+        if isinstance(report, Gone):
+            self._ending.note_gone(agent, report)
         if attempt is None or report.attempt != attempt.number:
             return
         news = False
@@ -581,8 +509,8 @@ class FleetEngine:
                 news = attempt.note_observed(agent, report, now)
             case Gone():
                 news = attempt.note_gone(agent, report, now)
-                if self._start_of is not None and kill is None:
-                    why = f"host {self._host_of(agent)} was cut off while others started"
+                if self._start_of is not None and not self._ending.is_on:
+                    why = f"host {self._means.host_of(agent)} was cut off while others started"
                     self._fail_start(self._start_of, attempt, no_hosts_failure(1, 0, why))
         if news:
             self._observe(attempt)
@@ -598,7 +526,7 @@ class FleetEngine:
         self._spares.hear(event, now)
         match event:
             case ToldNotice(name, text, keys, routine):
-                told = f"[{self._host_of(agent)}] {self._redact(text)}"
+                told = f"[{self._means.host_of(agent)}] {self._redact(text)}"
                 self._reactor.post(Noticed(now, Notice(name, told, **self._keys(keys)), routine))
                 return
             case WorkerReported(message=NoticeMessage() as message):
@@ -607,7 +535,7 @@ class FleetEngine:
             case WorkerReported(_, attempt, rank, HostTimeMessage() as message):
                 found = self._stragglers.hear(attempt, rank, message)
                 if found is not None:
-                    self._notice(found.notice(self._host_of(agent)))
+                    self._means.notice(found.notice(self._means.host_of(agent)))
                 return
             case WorkerReported(message=StepMessage()) if not self._has_stepped:
                 self._has_stepped = True
@@ -642,9 +570,10 @@ class FleetEngine:
 
     def _tick(self) -> None:
         self._look_for_lost()
-        self._look_for_leaving()
+        if self._attempt is not None and self._start_of is None and not self._ending.is_on:
+            self._departures.look(self._attempt)
         self._on_ready()
-        self._look_for_end()
+        self._ending.look()
         self._reactor.call_later(self._lead.lost_after / _TICKS, self._tick)
 
     def _look_for_lost(self) -> None:
@@ -659,44 +588,18 @@ class FleetEngine:
                 why = host.lost or f"not heard for {now - host.answered_at:.1f} s"
                 self._host_lost(agent, attempt, why, now)
         self._fleet.forget(now, used)
-        self._place_agents()
-
-    def _look_for_leaving(self) -> None:
-        """Post that hosts of the running attempt are about to go: some of them, because the cluster
-        drains them or they say so, or all, because the cluster is lost. If no node stays, the job
-        ends."""
-        attempt, now = self._attempt, self._clock.now()
-        if attempt is None or self._start_of is not None or self._kill_of is not None:
-            return
-        told = self._why_leaving(attempt, now)
-        if not told or self._told_leaving == (attempt.number, told):
-            return
-        self._told_leaving = attempt.number, told
-        if self._cluster_lost is None and self._fleet.all_leave:
-            self._reactor.post(StopRequested(now, StopSource.PREEMPTION, told, notice=0.0))
-        else:
-            self._reactor.post(HostsLeaving(now, attempt.number, told))
-
-    def _why_leaving(self, attempt: FleetAttempt, now: float) -> str:
-        """Returns which hosts of the attempt are about to go, and why; empty: none is."""
-        if self._cluster_lost is not None:
-            since, why = self._cluster_lost
-            is_long = now - since >= _HEAD_PATIENCE
-            return (
-                f"the cluster has not answered for {_HEAD_PATIENCE:g} s: {why}" if is_long else ""
-            )
-        leaving = self._fleet.leaving(dict.fromkeys(attempt.agents))
-        told = (f"host {node} is about to go: {why}" for node, why in leaving.items())
-        return self._redact("; ".join(told))
+        self._means.place_agents()
 
     def _host_lost(self, agent: str, attempt: FleetAttempt, why: str, now: float) -> None:
         if agent in attempt.gone:
             return
-        name = self._host_of(agent)
+        name = self._means.host_of(agent)
         news = attempt.note_lost(agent, why, now)
-        self._notice(Notice("host-lost", f"host {name} is lost: {why}", unit=name, reason=why))
+        self._means.notice(
+            Notice("host-lost", f"host {name} is lost: {why}", unit=name, reason=why)
+        )
         start = self._start_of
-        if start is not None and self._kill_of is None:
+        if start is not None and not self._ending.is_on:
             failure = no_hosts_failure(1, 0, f"host {name} was lost: {why}")
             self._fail_start(start, attempt, failure)
         elif news:
@@ -714,205 +617,29 @@ class FleetEngine:
     def _look_again(self, attempt: FleetAttempt) -> None:
         if self._attempt is attempt and self._launch is not None:
             self._manifests.look(self._launch)
-            if self._kill_of is None:
+            if not self._ending.is_on:
                 self._observe(attempt)
             self._reactor.call_later(_OBSERVE_INTERVAL, partial(self._look_again, attempt))
 
     def _on_ready(self) -> None:
         """A host may have become ready: go on with what waits for hosts."""
-        self._answer_probe()
-        if self._start_of is not None and self._attempt is None and self._kill_of is None:
+        self._capacity.answer()
+        if self._start_of is not None and self._attempt is None and not self._ending.is_on:
             self._begin(self._start_of)
 
-    def _device_probes(self, number: int, now: float) -> HostProbes | None:
-        """Returns the probes of the devices of the last attempt's hosts, if it is suspect."""
-        if self._suspect is None or self._attempt is not None:
-            return None
-        hosts = {host.agent: host.node.id for host in self._fleet.ready(now)}
-        nodes = {agent: node for agent, node in hosts.items() if node in self._before}
-        return HostProbes.of(self._suspect, number, self._lead.epoch, nodes, now)
-
-    def _answer_probe(self) -> None:
-        probe, now = self._probe, self._clock.now()
-        if probe is None:
-            return
-        devices = probe.devices
-        if devices is not None and devices.waits(
-            {host.agent for host in self._fleet.ready(now)}, now
-        ):
-            return
-        ready = self._staying(now)
-        self._was_full |= len(ready) >= probe.size
-        num_usable = sum(host.node.id not in self._fleet.left_out for host in ready)
-        if num_usable < probe.size and now < probe.patient_until and self._expects_more(now):
-            return
-        self._probe = None
-        faulty = {each.unit: each for each in (devices.bad if devices is not None else ())}
-        healthy = tuple(host.node.id for host in ready if host.node.id not in faulty)
-        missing = tuple(
-            BadUnit(node, self._why_missing(node, now), found=False)
-            for node in self._before
-            if node not in healthy and node not in faulty
-        )
-        bad = tuple(
-            replace(each, reason=self._redact(each.reason)) for each in (*faulty.values(), *missing)
-        )
-        problem = devices.problem if devices is not None and not bad else None
-        told = self._redact(problem) if problem is not None else None
-        self._reactor.post(DevicesProbed(now, probe.number, healthy, bad, told))
-
-    def _expects_more(self, now: float) -> bool:
-        """Whether to wait for more hosts. Once all were there, a host that is lost is not waited
-        for: how long a job waits for another one, `wait_for_replacement` says."""
-        if self._cluster_lost is not None or not self._was_full:
-            return True
-        return self._fleet.expects_more(now)
-
-    def _staying(self, now: float) -> tuple[HostState, ...]:
-        """Returns the hosts that are ready and stay, as far as is known: previous members first."""
-        if self._cluster_lost is not None:
-            return ()
-        ready = self._fleet.choose(len(self._fleet.hosts), self._before, now)
-        return self._fleet.in_whole_slices([host for host in ready if host.stays])
-
-    def _why_missing(self, node: str, now: float) -> str:
-        if self._cluster_lost is not None:
-            return f"the cluster does not answer: {self._cluster_lost[1]}"
-        host = self._fleet.of_node(node)
-        if host is None:
-            return "the cluster does not show it"
-        if host.leaving:
-            return f"it is about to go: {self._redact(host.leaving)}"
-        if host.is_ready(now, self._lead.lost_after):
-            return f"other hosts of its TPU slice {host.node.slice} are missing"
-        return host.why_not_ready(now, self._lead.lost_after)
-
-    # --- ending -----------------------------------------------------------------------------
-
-    def _begin_to_kill(
-        self,
-        launch: Launch,
-        exits: tuple[WorkerExit, ...],
-        attempt: FleetAttempt,
-        then: Callable[[], None],
-        *,
-        everybody: bool,
-    ) -> None:
-        """Kill an attempt on all its hosts, and call `then` once nothing of it can live."""
-        kill = _Kill(launch, exits, attempt, everybody, then, confirmed=set(attempt.gone))
-        self._kill_of = kill
-        for agent in self._fleet.hosts if everybody else dict.fromkeys(attempt.agents):
-            self._send(agent, KillRanks(self._lead.epoch, launch.attempt))
-        self._look_for_end()
-
-    def _look_for_end(self) -> None:
-        """Go on with a kill, if nothing of the attempt can live any more."""
-        kill, now = self._kill_of, self._clock.now()
-        if kill is None:
-            return
-        if kill.gone_at is None:
-            agents = self._fleet.hosts if kill.everybody else kill.attempt.agents
-            lost_after = self._lead.lost_after
-            safe = {
-                agent for agent in agents if now >= self._fleet.hosts[agent].safe_at(lost_after)
-            }
-            is_over = kill.attempt.is_over(safe | kill.confirmed)
-            if kill.everybody:  # it may have ranks on hosts that nobody hears of
-                is_over = now >= self._fleet.began + lost_after + MARGIN
-                is_over &= all(agent in safe | kill.confirmed for agent in agents)
-            if not is_over:
-                return
-            kill.gone_at = now
-            kill.then()
-        elif not kill.wanted or now - kill.gone_at > _EVIDENCE_WAIT:
-            self._judge(kill)
-
-    def _ask_for_evidence(self) -> None:
-        """Nothing of the attempt lives: ask for the evidence of the suspects."""
-        kill = self._kill_of
-        assert kill is not None
-        now = self._clock.now()
-        for agent in kill.attempt.suspects():
-            if self._fleet.hosts[agent].is_ready(now, self._lead.lost_after):
-                kill.wanted.add(agent)
-                self._ask_evidence(agent, kill)
-        self._look_for_end()
-
-    def _ask_evidence(self, agent: str, kill: _Kill) -> None:
-        ranks = kill.attempt.suspects().get(agent, ())
-        self._send(agent, ShowEvidence(self._lead.epoch, kill.launch.attempt, ranks))
-
-    def _on_evidence(self, agent: str, report: Evidences) -> None:
-        kill = self._kill_of
-        if kill is not None and report.attempt == kill.launch.attempt and agent in kill.wanted:
-            kill.known |= collected(report, self._clock.wall().timestamp())
-            kill.wanted.discard(agent)
-            self._look_for_end()
-
-    def _judge(self, kill: _Kill) -> None:
-        """Judge the attempt, and post `WorkersGone`."""
-        launch, attempt, plan = kill.launch, kill.attempt, kill.launch.plan
-        for ended in kill.exits:
-            if not attempt.agents:  # of an earlier leader: its exits are all that is known
-                attempt.note_earlier(ended, self._clock.now())
-        self._compile_cache.finish_attempt()
-        exits = attempt.exits
-        all_exited = len(exits) == len(attempt.agents) and all(ended.clean for ended in exits)
-        closed = all_exited and plan.is_command
-        committed, unproven = steps_left(
-            self._machine, plan, self._notice, closed=closed, all_exited=all_exited
-        )
-        gone = judged_fleet(
-            self._clock.now(),
-            self._machine,
-            launch,
-            attempt,
-            kill.known,
-            self._host_of,
-            committed,
-            self._notice,
-            self._redact,
-        )
-        gone = replace(gone, unproven=unproven)
+    def _over(self, launch: Launch, gone: WorkersGone) -> None:
+        """An attempt was judged: post its end."""
         self._last_gone = gone
         self._suspect = launch if gone.failure is not None and gone.failure.hardware else None
-        self._kill_of = self._attempt = self._launch = None
+        self._attempt = self._launch = None
         self._reactor.post(gone)
-
-    # --- means ------------------------------------------------------------------------------
-
-    def _place_agents(self) -> None:
-        """Place agents on the nodes that need one."""
-        for node in self._fleet.to_place(self._clock.now()):
-            self._placed += 1
-            agent = f"{self._lead.name}-{self._placed}"
-            self._fleet.asked_for(agent, node)
-            self._transport.place(agent, node.id)
-
-    def _introduce(self, agent: str) -> None:
-        lead = self._lead
-        told = lead.version, lead.lost_after, lead.owner_file, lead.announcer
-        self._send(agent, Lead(lead.epoch, *told))
-
-    def _send(self, agent: str, command: Command) -> None:
-        self._transport.send(agent, encoded(command))
 
     def _send_to_all(self, attempt: int, command: Command) -> None:
         """Send a command to all agents of the attempt, if it runs. Safe in any thread."""
         running = self._attempt
         if running is not None and running.number == attempt:
             for agent in dict.fromkeys(running.agents):
-                self._send(agent, command)
-
-    def _host_of(self, agent: str) -> str:
-        host = self._fleet.hosts.get(agent)
-        return host.node.id if host is not None else agent
-
-    def _notice(self, told: Notice) -> None:
-        self._reactor.post(Noticed(self._clock.now(), told))
-
-    def _mention(self, told: Notice) -> None:
-        self._reactor.post(Noticed(self._clock.now(), told, routine=True))
+                self._means.send(agent, command)
 
 
 def _num_ports(start: _Start) -> int:

@@ -12,7 +12,8 @@ from supervisor.config.many_hosts import hosts_per_slice
 from supervisor.config.schema import Init
 from supervisor.core.events import Noticed
 from supervisor.engines.engine import Engine
-from supervisor.engines.fleet.fleet_engine import FleetEngine, Leadership
+from supervisor.engines.fleet.fleet_engine import FleetEngine
+from supervisor.engines.fleet.fleet_means import Leadership
 from supervisor.engines.fleet.helper_messages import Cluster
 from supervisor.engines.fleet.ray_transport import (
     ClusterRefusedError as ClusterRefusedError,

@@ -1,0 +1,138 @@
+"""Answers the probes of the core: which hosts can be used for the next attempt.
+
+The answer waits for hosts that may still join, and for the probes of devices (`host_probes`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from supervisor.core.events import BadUnit, DevicesProbed
+from supervisor.engines.fleet.fleet import HostState
+from supervisor.engines.fleet.fleet_means import Means
+from supervisor.engines.fleet.fleet_messages import Probed, ProbeHost
+from supervisor.engines.fleet.host_probes import HostProbes
+from supervisor.engines.launch import Launch
+
+FIRST_JOIN = 30.0
+JOIN = 5.0
+"""Seconds to wait for hosts that are missing: until all were there once, and later, if some may
+come."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    number: int
+    size: int
+    patient_until: float
+    devices: HostProbes | None = None
+    """The probes of the devices of the last attempt's hosts; None: nothing points at devices."""
+
+
+class CapacityLook:
+    """The probe that is not answered yet, if there is one."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._probe: _Probe | None = None
+        self._was_full = False
+        """Whether all hosts were there once."""
+
+    def begin(self, number: int, size: int, suspect: Launch | None) -> None:
+        """Look for `size` hosts. `suspect`: the last attempt, if its failure points at the
+        devices."""
+        now = self._means.clock.now()
+        until = now + (JOIN if self._was_full else FIRST_JOIN)
+        devices = self._device_probes(suspect, number, now) if suspect is not None else None
+        self._probe = _Probe(number, size, until, devices)
+        for agent, command in devices.commands.items() if devices is not None else ():
+            self._means.send(agent, command)
+        self.answer()
+
+    def cancel(self) -> None:
+        """No answer is wanted any more."""
+        self._probe = None
+
+    def wanted(self, agent: str) -> ProbeHost | None:
+        """Returns what an agent is to probe and has not; None: nothing."""
+        devices = self._probe.devices if self._probe is not None else None
+        return devices.wanted(agent) if devices is not None else None
+
+    @property
+    def probes_devices(self) -> bool:
+        """Whether devices are being probed."""
+        return self._probe is not None and self._probe.devices is not None
+
+    def note(self, agent: str, report: Probed) -> None:
+        """An agent has probed its devices."""
+        if self._probe is not None and self._probe.devices is not None:
+            self._probe.devices.note(agent, report)
+            self.answer()
+
+    def answer(self) -> None:
+        """Post the answer, unless it is to wait."""
+        probe, now, fleet = self._probe, self._means.clock.now(), self._means.fleet
+        if probe is None:
+            return
+        devices = probe.devices
+        if devices is not None and devices.waits({each.agent for each in fleet.ready(now)}, now):
+            return
+        ready = self._staying(now)
+        self._was_full |= len(ready) >= probe.size
+        num_usable = sum(host.node.id not in fleet.left_out for host in ready)
+        if num_usable < probe.size and now < probe.patient_until and self._expects_more(now):
+            return
+        self._probe = None
+        self._means.post(self._answer_of(probe, ready, now))
+
+    def _answer_of(self, probe: _Probe, ready: tuple[HostState, ...], now: float) -> DevicesProbed:
+        redact, devices = self._means.redact, probe.devices
+        faulty = {each.unit: each for each in (devices.bad if devices is not None else ())}
+        healthy = tuple(host.node.id for host in ready if host.node.id not in faulty)
+        missing = (
+            BadUnit(node, self._why_missing(node, now), found=False)
+            for node in self._means.fleet.before
+            if node not in healthy and node not in faulty
+        )
+        bad = tuple(
+            replace(each, reason=redact(each.reason)) for each in (*faulty.values(), *missing)
+        )
+        problem = devices.problem if devices is not None and not bad else None
+        told = redact(problem) if problem is not None else None
+        return DevicesProbed(now, probe.number, healthy, bad, told)
+
+    def _device_probes(self, suspect: Launch, number: int, now: float) -> HostProbes:
+        """Returns the probes of the devices of the last attempt's hosts."""
+        fleet = self._means.fleet
+        hosts = {host.agent: host.node.id for host in fleet.ready(now)}
+        nodes = {agent: node for agent, node in hosts.items() if node in fleet.before}
+        return HostProbes.of(suspect, number, self._means.lead.epoch, nodes, now)
+
+    def _expects_more(self, now: float) -> bool:
+        """Whether to wait for more hosts. Once all were there, a host that is lost is not waited
+        for: how long a job waits for another one, `wait_for_replacement` says."""
+        fleet = self._means.fleet
+        if fleet.cluster_lost is not None or not self._was_full:
+            return True
+        return fleet.expects_more(now)
+
+    def _staying(self, now: float) -> tuple[HostState, ...]:
+        """Returns the hosts that are ready and stay, as far as is known: previous members first."""
+        fleet = self._means.fleet
+        if fleet.cluster_lost is not None:
+            return ()
+        ready = fleet.choose(len(fleet.hosts), fleet.before, now)
+        return fleet.in_whole_slices([host for host in ready if host.stays])
+
+    def _why_missing(self, node: str, now: float) -> str:
+        fleet, lost_after = self._means.fleet, self._means.lead.lost_after
+        if fleet.cluster_lost is not None:
+            return f"the cluster does not answer: {fleet.cluster_lost[1]}"
+        host = fleet.of_node(node)
+        if host is None:
+            return "the cluster does not show it"
+        if host.leaving:
+            return f"it is about to go: {self._means.redact(host.leaving)}"
+        if host.is_ready(now, lost_after):
+            return f"other hosts of its TPU slice {host.node.slice} are missing"
+        return host.why_not_ready(now, lost_after)
