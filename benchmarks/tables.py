@@ -118,6 +118,27 @@ TABLES = {
             "journal_bytes_per_host_2000_rungs": (),
         },
     ),
+    "leader_scale": Table(
+        ("one supervisor with simulated agents", "CPU: median (least to most)"),
+        {
+            "busy_500": "while 500 agents train, percent of one core",
+            "busy_2000": "the same, 2,000 agents",
+            "question_2000": "a question of an agent and its answer, microseconds",
+            "kill_500": "a rank fails -> 500 agents are told to kill, ms",
+            "kill_2000": "the same, 2,000 agents",
+            "restart_500": "the whole restart of 500 hosts, seconds",
+            "restart_2000": "the same, 2,000 hosts",
+        },
+        (
+            (
+                "{0_percent} ({0_least_percent} to {0_most_percent})",
+                "{0_us} ({0_least_us} to {0_most_us})",
+                _SPREAD,
+                _SECONDS,
+            ),
+        ),
+        "jobs",
+    ),
     "many_hosts": Table(
         ("four hosts, as namespaces of one machine", "median (least to most), or ratio"),
         {

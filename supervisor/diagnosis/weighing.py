@@ -121,10 +121,11 @@ def ranked_judgements(
     that do not count."""
     facts = _facts(evidence, success)
     ranks = evidence.ranks or (RankEvidence(WorkerExit(rank=0)),)
+    num_ended = sum(map(_was_ended, ranks))
     found = [
         each
         for number, rank in enumerate(ranks)
-        for each in _judge_of(rank, number, ranks, success, rules, facts).weigh()
+        for each in _judge_of(rank, number, num_ended, success, rules, facts).weigh()
     ]
     judgements = [each for each in found if isinstance(each, Judgement)]
     judgements.sort(key=lambda judgement: judgement.order)
@@ -148,10 +149,11 @@ def _facts(evidence: Evidence, success: Success) -> frozenset[str]:
     return frozenset(found)
 
 
-def _known_of(rank: RankEvidence, ranks: Sequence[RankEvidence]) -> frozenset[str]:
-    """Returns the facts about one rank, by the names that rules use."""
+def _known_of(rank: RankEvidence, num_ended: int) -> frozenset[str]:
+    """Returns the facts about one rank, by the names that rules use. `num_ended` ranks were ended
+    (`_was_ended`), among them perhaps this one."""
     found = {TOLD_TO_STOP} if rank.exit.told_to_stop else set()
-    if any(_was_ended(other) for other in ranks if other is not rank):
+    if num_ended > _was_ended(rank):
         found.add(PEER_ENDED_FIRST)
     return frozenset(found)
 
@@ -166,12 +168,12 @@ def _was_ended(rank: RankEvidence) -> bool:
 def _judge_of(
     rank: RankEvidence,
     number: int,
-    ranks: Sequence[RankEvidence],
+    num_ended: int,
     success: Success,
     rules: Sequence[Rule],
     facts: frozenset[str],
 ) -> _RankJudge:
-    known = facts | _known_of(rank, ranks)
+    known = facts | _known_of(rank, num_ended)
     fitting = tuple(rule for rule in rules if _fits(rule, rank.exit, known))
     return _RankJudge(rank, number, success, fitting, known)
 

@@ -219,8 +219,7 @@ def test_ends_are_added_up_whatever_comes_twice_or_never(
         seen = attempt.exits
         assert len({ended.rank for ended in seen}) == len(seen)
         assert sorted(map(repr, attempt.exits_by_time)) == sorted(map(repr, seen))
-        assert attempt.is_over(()) == (confirmed == set(AGENTS)), "to be lost confirms nothing"
-    assert attempt.is_over(AGENTS)
+        assert attempt.gone.keys() == confirmed, "to be lost confirms nothing"
     times = [attempt.ends[ended.rank].at for ended in attempt.exits_by_time]
     assert times == sorted(times)
 

@@ -5,7 +5,7 @@ No I/O and no clock: see `fleet`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
@@ -50,8 +50,10 @@ class FleetAttempt:
     """The agents that were lost while their ranks lived, each with the reason."""
     _ranks: dict[str, tuple[int, ...]] = field(init=False, default_factory=dict)
     """The ranks of each agent: whoever asks does so for each report of thousands of agents."""
+    _pids: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._pids = [0] * len(self.agents)
         for rank, agent in enumerate(self.agents):
             self._ranks[agent] = (*self._ranks.get(agent, ()), rank)
 
@@ -63,8 +65,10 @@ class FleetAttempt:
 
     def note_started(self, agent: str, report: Started) -> None:
         """The ranks of an agent run."""
-        if agent in self._ranks:
-            self.started.setdefault(agent, report)
+        if agent in self._ranks and agent not in self.started:
+            self.started[agent] = report
+            for rank, pid in zip(self._ranks[agent], report.pids, strict=False):
+                self._pids[rank] = pid
 
     def note_not_started(self, agent: str, report: NotStarted) -> None:
         """The ranks of an agent could not be started, and nothing of them lives."""
@@ -126,12 +130,7 @@ class FleetAttempt:
     @property
     def pids(self) -> tuple[int, ...]:
         """The pid of each rank on its host; 0: not known."""
-        known = {
-            rank: pid
-            for agent, report in self.started.items()
-            for rank, pid in zip(self.ranks_of(agent), report.pids, strict=False)
-        }
-        return tuple(known.get(rank, 0) for rank in range(len(self.agents)))
+        return tuple(self._pids)
 
     @property
     def exits(self) -> tuple[WorkerExit, ...]:
@@ -143,11 +142,6 @@ class FleetAttempt:
         """The exits in the order in which the ranks ended, as far as the hosts can tell."""
         ends = sorted(self.ends.values(), key=lambda end: (end.at, end.exit.rank))
         return tuple(end.exit for end in ends)
-
-    def is_over(self, safe: Collection[str]) -> bool:
-        """Whether nothing of the attempt lives: each agent has confirmed it, or is among `safe`,
-        those of which nothing can live."""
-        return all(agent in self.gone or agent in safe for agent in self._ranks)
 
     @property
     def digests(self) -> Mapping[int, RankDigest]:

@@ -33,6 +33,8 @@ class _Kill:
     everybody: bool
     """Whether an earlier leader has started it: then any agent may have ranks of it."""
     then: Callable[[], None]
+    left: set[str] = field(default_factory=set)
+    """The agents that may have ranks of it that live."""
     confirmed: set[str] = field(default_factory=set)
     wanted: set[str] = field(default_factory=set)
     """The agents whose evidence is waited for."""
@@ -79,9 +81,8 @@ class FleetEnding:
         """Kill an attempt on all its hosts. Once nothing of it can live, judge it, or do what
         `then` says. `everybody`: an earlier leader has started it, so any agent may have ranks of
         it."""
-        kill = _Kill(
-            launch, exits, attempt, everybody, then or self._ask_all, confirmed=set(attempt.gone)
-        )
+        kill = _Kill(launch, exits, attempt, everybody, then or self._ask_all)
+        kill.left, kill.confirmed = set(attempt.agents), set(attempt.gone)
         self._kill = kill
         for agent in self._means.fleet.hosts if everybody else dict.fromkeys(attempt.agents):
             self._means.send(agent, KillRanks(self._means.lead.epoch, launch.attempt))
@@ -127,15 +128,20 @@ class FleetEnding:
             self._judge(kill)
 
     def _is_over(self, kill: _Kill, now: float) -> bool:
-        """Whether nothing of the attempt can live."""
+        """Whether nothing of the attempt can live. It is asked for each report of thousands of
+        agents, so it looks at no more than it must."""
         fleet, lost_after = self._means.fleet, self._means.lead.lost_after
-        agents = fleet.hosts if kill.everybody else kill.attempt.agents
-        done = kill.confirmed | {
-            agent for agent in agents if now >= fleet.hosts[agent].safe_at(lost_after)
-        }
         if kill.everybody:  # it may have ranks on hosts that nobody hears of
-            return now >= fleet.began + lost_after + MARGIN and done.issuperset(agents)
-        return kill.attempt.is_over(done)
+            if now < fleet.began + lost_after + MARGIN:
+                return False
+            kill.left = set(fleet.hosts)
+        while kill.left:
+            agent = next(iter(kill.left))
+            is_safe = now >= fleet.hosts[agent].safe_at(lost_after)
+            if not is_safe and agent not in kill.confirmed and agent not in kill.attempt.gone:
+                return False
+            kill.left.remove(agent)
+        return True
 
     def _ask_all(self) -> None:
         """Nothing of the attempt lives: ask for the evidence of the suspects."""

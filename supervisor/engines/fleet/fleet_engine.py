@@ -77,6 +77,8 @@ from supervisor.protocol.messages import HostTimeMessage, NoticeMessage, StepMes
 from supervisor.protocol.reading import UnreadableError, parse_object
 
 _OBSERVE_INTERVAL = 5.0
+_OBSERVE_PAUSE = 0.05
+"""Seconds between two observations that are news: thousands of ranks may end at once."""
 _TICKS = 20
 """How often in `lost_after` seconds the fence is looked at."""
 
@@ -137,6 +139,8 @@ class FleetEngine:
         self._capacity = CapacityLook(means)
         self._departures = Departures(means)
         self._ending = FleetEnding(means, machine, compile_cache, self._over)
+        self._observed_at = -_OBSERVE_PAUSE
+        self._is_to_observe = False
         self._idle: dict[str, tuple[float, float]] = {}
         self._has_stepped = False
         self._stragglers = StragglerWatch()
@@ -253,6 +257,8 @@ class FleetEngine:
                 self._refused(start, no_hosts_failure(launch.world_size, ready))
             return
         self._fleet.before = tuple(host.node.id for host in hosts)
+        if launch.hosts:
+            start.launch = replace(launch, units=self._fleet.before)
         self._attempt = FleetAttempt(launch.attempt, tuple(host.agent for host in hosts))
         self._idle.clear()
         slices = tuple(dict.fromkeys(host.node.slice for host in hosts))
@@ -288,9 +294,6 @@ class FleetEngine:
             if agent == attempt.agents[0]:
                 self._means.send(agent, ReservePorts(epoch, number, _num_ports(start)))
             return
-        launch = start.launch
-        if launch.hosts:
-            launch = replace(launch, units=self._fleet.before)
         part = Part(attempt.ranks_of(agent), start.coordinator)
         if start.slices:
             number_of_slice = start.slices.index(self._fleet.hosts[agent].node.slice)
@@ -300,7 +303,7 @@ class FleetEngine:
                 slice_number=number_of_slice,
                 slices_port=start.slices_port,
             )
-        text = text_of(launch, part)
+        text = text_of(start.launch, part)
         self._means.send(agent, StartRanks(epoch, number, text, start.newest, start.cache))
 
     def _on_ports(self, agent: str, report: Ports) -> None:
@@ -338,11 +341,8 @@ class FleetEngine:
 
     def _begin_standbys(self, start: _Start) -> None:
         """From now on have the spares prepare standbys, once the attempt has recovered."""
-        launch = start.launch
-        if launch.hosts:
-            launch = replace(launch, units=self._fleet.before)
         where, now = start.coordinator or "", self._clock.now()
-        self._spares.begin(self._lead.epoch, launch, where, start.newest, start.cache, now)
+        self._spares.begin(self._lead.epoch, start.launch, where, start.newest, start.cache, now)
 
     def _fail_start(self, start: _Start, attempt: FleetAttempt, failure: Failure) -> None:
         """Kill what was started of an attempt, and post that it could not be started."""
@@ -513,7 +513,7 @@ class FleetEngine:
                     why = f"host {self._means.host_of(agent)} was cut off while others started"
                     self._fail_start(self._start_of, attempt, no_hosts_failure(1, 0, why))
         if news:
-            self._observe(attempt)
+            self._observe_soon(attempt)
 
     def _on_told(self, agent: str, report: Told, now: float) -> None:
         is_of_attempt = self._attempt is not None and report.attempt == self._attempt.number
@@ -603,11 +603,22 @@ class FleetEngine:
             failure = no_hosts_failure(1, 0, f"host {name} was lost: {why}")
             self._fail_start(start, attempt, failure)
         elif news:
+            self._observe_soon(attempt)
+
+    def _observe_soon(self, attempt: FleetAttempt) -> None:
+        """Post how the ranks are: now, or in a moment, if that was just done."""
+        left = self._observed_at + _OBSERVE_PAUSE - self._clock.now()
+        if left <= 0.0:
             self._observe(attempt)
+        elif not self._is_to_observe:
+            self._is_to_observe = True
+            self._reactor.call_later(left, partial(self._observe, attempt))
 
     def _observe(self, attempt: FleetAttempt) -> None:
         """Post how the ranks are, if they were started."""
+        self._is_to_observe = False
         if self._start_of is None and self._attempt is attempt:
+            self._observed_at = self._clock.now()
             survivors = tuple(one for each in attempt.survivors.values() for one in each)
             told = tuple(replace(each, command=self._redact(each.command)) for each in survivors)
             now = self._clock.now()
