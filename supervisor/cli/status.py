@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from supervisor.adapters.stores.journal import History
 from supervisor.cli.arguments import Commands, add_model_dir
-from supervisor.cli.job_view import print_line, quarantined, run_and_report, view
+from supervisor.cli.job_view import (
+    JobView,
+    NoJobError,
+    print_line,
+    quarantined,
+    run_and_report,
+    view,
+)
 from supervisor.core.decisions import TellRecovery, TellStages
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
+from supervisor.diagnosis.failure import Failure
+from supervisor.files.attempts import attempt_folder
 from supervisor.narrative.device_text import missing_units, unit
 from supervisor.narrative.event_line import budget_used, count
-from supervisor.narrative.failure_text import certainty, place_of_failure, success_warning
+from supervisor.narrative.failure_text import certainty, place_of_failure, record, success_warning
 from supervisor.narrative.standing import standing, standing_line
 from supervisor.protocol.location import Uri
 
+_NOT_ENDED = 3
+"""What `--exit-code` returns of a job that has not ended, as `systemctl status` does of a service
+that is not active: no job ends with it."""
+_NO_JOB = 66
+"""What `--exit-code` returns where there is no job: EX_NOINPUT of sysexits.h."""
 _ENDED_EARLY = (
     "; the last supervisor ended before the job (it was killed, or the end of run.log says why): "
     "run the same command again to go on"
@@ -29,11 +45,34 @@ def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
     parser = commands.add_parser("status", help="print where the job in a model_dir stands")
     add_model_dir(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_argument(
+        "--exit-code",
+        action="store_true",
+        help=f"exit as the job did; {_NOT_ENDED}: it has not ended, {_NO_JOB}: there is none",
+    )
 
 
 def run(options: Namespace) -> int:
     """Print where the job stands; returns the exit code."""
-    return run_and_report(partial(show_status, options.model_dir), options.model_dir)
+    place: Path | Uri = options.model_dir
+    codes: list[int] = []
+
+    def show() -> None:
+        try:
+            job = view(place)
+        except NoJobError:
+            codes.append(_NO_JOB)
+            raise
+        ended = job.history.state.exit_code
+        codes.append(_NOT_ENDED if ended is None else ended)
+        if options.json:
+            print(json.dumps(as_json(job, place), indent=2))
+        else:
+            print_status(job, place)
+
+    code = run_and_report(show, place)
+    return codes[0] if options.exit_code and codes else code
 
 
 def show_status(place: Path | Uri) -> None:
@@ -42,7 +81,34 @@ def show_status(place: Path | Uri) -> None:
     Raises:
         JournalError, OSError, ImportError: see `view`.
     """
-    job = view(place)
+    print_status(view(place), place)
+
+
+def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
+    """Returns where a job stands, for programs: see `docs/reference/cli.md`."""
+    state = job.history.state.durable()
+    failure = _failure_that_counts(job.history, state)
+    told = None
+    if failure is not None:
+        told = {**record(failure), "log": _log_of(job.history, state, failure, place)}
+    quarantine = [
+        {"unit": each.unit, "reason": each.reason, "until": each.until + state.epoch}
+        for each in state.quarantine.entries
+    ]
+    return {
+        "v": 1,
+        "model_dir": str(place),
+        "supervisor": job.owner,
+        "standstill": job.standstill or None,
+        **asdict(standing(state, job.policy)),
+        "failure": told,
+        "checkpoints": state.checkpoints,
+        "quarantine": quarantine,
+    }
+
+
+def print_status(job: JobView, place: Path | Uri) -> None:
+    """Print where a job stands, for people."""
     policy = job.policy
     state = job.history.state.durable()  # the journal has the rest only by chance
     print_line(f"job {state.job} in {place}")
@@ -56,7 +122,7 @@ def show_status(place: Path | Uri) -> None:
         print_line(line)
     if state.exit_code is not None:
         print_line(f"exit code {state.exit_code}")
-    for line in _last_end(job.history, state):
+    for line in _last_end(job.history, state, place):
         print_line(line)
     print_line(budget_used(state, policy, with_preemptions=True))
     if state.checkpoints is not None:
@@ -93,24 +159,48 @@ def _last_step(history: History, state: JobState) -> Iterator[str]:
         yield f"last completed step: {end.step}{of} ({how})"
 
 
-def _last_end(history: History, state: JobState) -> Iterator[str]:
-    """Yields the last failure with its verdict, or the doubt about a success.
-
-    An attempt that was asked to end, and left nothing but its exit, did not fail.
-    """
-    end, asked = history.past.last_end, history.past.was_asked
+def _last_end(history: History, state: JobState, place: Path | Uri) -> Iterator[str]:
+    """Yields the last failure with its verdict and what to do, or the doubt about a success."""
+    end = history.past.last_end
     if state.status is Status.SUCCEEDED:
         if end is not None and end.doubt is not None:
             yield success_warning(end.doubt)
         return
-    failure = state.last_failure
+    failure = _failure_that_counts(history, state)
     if failure is None:
         return
-    stopped = asked and end is not None and end.failure == failure
-    if not stopped or failure.root_cause != failure.exit:
-        yield f"last failure: {failure.cause}: {failure.root_cause}{place_of_failure(failure)}"
-        grounds = f" ({failure.grounds})" if failure.grounds else ""
-        yield f"verdict {failure.verdict}{certainty(failure)}{grounds}"
+    yield f"last failure: {failure.cause}: {failure.root_cause}{place_of_failure(failure)}"
+    grounds = f" ({failure.grounds})" if failure.grounds else ""
+    yield f"verdict {failure.verdict}{certainty(failure)} (rule {failure.rule!r}){grounds}"
+    yield f"what to do: {failure.advice}"
+    if (log := _log_of(history, state, failure, place)) is not None:
+        yield f"log: {log}"
+
+
+def _failure_that_counts(history: History, state: JobState) -> Failure | None:
+    """Returns the last failure; None: there was none, or the job has succeeded since.
+
+    An attempt that was asked to end, and left nothing but its exit, did not fail.
+    """
+    end, failure = history.past.last_end, state.last_failure
+    if failure is None or state.status is Status.SUCCEEDED:
+        return None
+    stopped = history.past.was_asked and end is not None and end.failure == failure
+    return None if stopped and failure.root_cause == failure.exit else failure
+
+
+def _log_of(history: History, state: JobState, failure: Failure, place: Path | Uri) -> str | None:
+    """Returns the path of what the rank has printed that the failure was judged by; None: not
+    known, or it is not there any more."""
+    end = history.past.last_end
+    if end is None or end.failure is None or state.directory is None:
+        return None
+    if (end.failure.rule, end.failure.root_cause) != (failure.rule, failure.root_cause):
+        return None
+    log = f"{state.directory}/{attempt_folder(end.attempt)}/rank{failure.rank}.log"
+    if isinstance(place, Path):
+        return str(place / log) if (place / log).exists() else None
+    return f"{place}/{log}"
 
 
 def _missing_units(history: History, phase: PhasePolicy) -> Iterator[str]:

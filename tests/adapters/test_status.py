@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from supervisor.adapters.stores.journal import FileJournal
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.cli import exit_code_page
 from supervisor.cli.job_view import quarantined
 from supervisor.cli.main import main
@@ -27,6 +29,7 @@ from supervisor.core.policy import PhasePolicy
 from supervisor.core.quarantine import Quarantine, QuarantinedUnit
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.messages import Stage, StageMessage, StepMessage
 from tests.adapters.test_journal import EXITS, KILLED, STORY, tell
@@ -198,3 +201,52 @@ def test_a_supervisor_that_does_nothing_is_not_told_as_one_that_runs(
     assert f"supervisor: pid {owner.pid} on " in told
     assert said in told
     assert "last known: RUNNING" in told
+
+
+def failed_job(place: Path) -> Failure:
+    """A job in `place` that goes on after this failure."""
+    failure = replace(KILLED, cause="it broke", advice="Mend it.", where="/a/train.py:3 in f")
+    gone = WorkersGone(4.2, 1, failure, None, 6, None)
+    tell(place, *STORY[:3], WorkersObserved(4.1, 1, (7,), EXITS), gone)
+    return failure
+
+
+def test_a_failure_is_told_with_its_place_what_to_do_and_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure = failed_job(tmp_path)
+    show_status(tmp_path)
+    told = capsys.readouterr().out
+    assert f"last failure: it broke: {failure.root_cause}, at /a/train.py:3 in f\n" in told
+    assert f"(rule '{failure.rule}')\nwhat to do: Mend it.\n" in told
+    assert "log: " not in told, "it is not there"
+    log = next(iter(_logs(tmp_path)))
+    log.parent.mkdir(parents=True)
+    log.touch()
+    show_status(tmp_path)
+    assert f"log: {log}\n" in capsys.readouterr().out
+
+
+def _logs(place: Path) -> list[Path]:
+    directory = FileJournal(LocalStorage(place)).peek().state.directory
+    assert directory is not None
+    return [place / directory / "attempts" / "0001" / "rank0.log"]
+
+
+def test_programs_read_json_and_the_exit_code_of_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure = failed_job(tmp_path)
+    assert main(["status", "--json", "--exit-code", str(tmp_path)]) == 3, "it has not ended"
+    told = json.loads(capsys.readouterr().out)
+    assert (told["v"], told["attempt"], told["failure"]["advice"]) == (1, 2, failure.advice)
+    assert (told["exit_code"], told["failure"]["log"]) == (None, None)
+    assert main(["status", str(tmp_path)]) == 0
+    done = tmp_path / "done"
+    done.mkdir()
+    fatal = replace(KILLED, verdict=Verdict.FATAL, certain=True)
+    tell(done, *STORY[:5], WorkersGone(4.2, 1, fatal, None, 6, None))
+    assert main(["status", "--exit-code", str(done)]) == 70
+    capsys.readouterr()
+    assert main(["status", "--exit-code", "--json", str(tmp_path / "none")]) == 66
+    assert capsys.readouterr().out == ""
