@@ -13,6 +13,7 @@ from typing import Any, assert_never
 
 import yaml
 
+from supervisor.adapters.stores.requests import ClearQuarantine, Request, StopJob
 from supervisor.adapters.stores.space import Space
 from supervisor.core.decisions import (
     BeginPhase,
@@ -30,7 +31,14 @@ from supervisor.core.decisions import (
     TellStages,
     Wait,
 )
-from supervisor.core.events import Event, Noticed, PhaseBegun, QuarantineCleared
+from supervisor.core.events import (
+    Event,
+    Noticed,
+    PhaseBegun,
+    QuarantineCleared,
+    StopRequested,
+    StopSource,
+)
 from supervisor.engines.engine import Engine
 from supervisor.engines.host_port import EventLoop, HostFiles
 from supervisor.engines.launch import Launch
@@ -89,8 +97,14 @@ class LocalWorld:
         """Read what people request of the job in model_dir, now and every few seconds."""
         model_dir = self._prepared.job.model_dir
 
-        def on_request(units: tuple[str, ...]) -> None:
-            self._reactor.post(QuarantineCleared(self._clock.now(), units))
+        def on_request(request: Request) -> None:
+            now = self._clock.now()
+            match request:
+                case ClearQuarantine(units):
+                    self._reactor.post(QuarantineCleared(now, units))
+                case StopJob(who):
+                    detail = f"supervise stop, by {who}"
+                    self._reactor.post(StopRequested(now, StopSource.PERSON, detail))
 
         try:
             self._files.read_requests(model_dir, on_request, self._notify_once)

@@ -68,6 +68,9 @@ _MORE: Mapping[str, str] = {
     "status": "It reads the journal alone, so it also works while the job runs, and on another host that sees model_dir.",
     "logs": "The output stays in model_dir, in the attempt's folder, so this works on each host that "
     "sees it. With `--follow` it ends when no supervisor runs any more.",
+    "stop": "The program gets SIGINT if it handles that alone, else SIGTERM, and has the grace period to save. The "
+    "supervisor looks for requests every 5 s (in a bucket: every minute at most), and ends with 79, so that no service "
+    "manager starts it again. The next run of the same command goes on.",
     "quarantine": "A unit is a device, or a host where a phase has several workers.",
     "repair": "It keeps the damaged file under another name. It does not run while a supervisor owns model_dir (exit code "
     "73).",

@@ -27,7 +27,7 @@ from supervisor.adapters.stores.journal import (
 from supervisor.adapters.stores.lease import owner_of
 from supervisor.adapters.stores.lease_places import LeaseObject
 from supervisor.adapters.stores.lock import living_owner
-from supervisor.adapters.stores.requests import clear_request_file, write_clear_request
+from supervisor.adapters.stores.requests import Request, request_file, write_request
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.cli.complaints import complain
 from supervisor.core.exit_codes import ExitCode
@@ -57,8 +57,10 @@ class JobView:
     """The process of the supervisor that owns the job, in words; None: none is known."""
     standstill: str
     """Why that process does nothing now, in words; empty: it runs, as far as is known."""
-    request_clear: Callable[[tuple[str, ...]], None]
-    """Writes the request to take units out of quarantine; no units: all of them."""
+    identity: Identity | None
+    """That process, if it is known exactly."""
+    ask: Callable[[Request], None]
+    """Writes a request to the supervisor into model_dir."""
 
 
 def run_and_report(show: Callable[[], None], place: Path | Uri) -> int:
@@ -91,15 +93,15 @@ def view(place: Path | Uri) -> JobView:
         history = FileJournal(LocalStorage(place)).peek()
         found = living_owner(place)
         owner, identity = _process(found), found.identity if found is not None else None
-        ask = partial(write_clear_request, place)
+        ask = partial(write_request, place)
     else:
         objects = bucket(place)
         history = _history_in(objects)
         owner, identity = _owner_in(objects)
-        ask = partial(_request_clear_in, objects)
+        ask = partial(_ask_in, objects)
     if history.policy is None:
         raise NoJobError(_no_job(place, history))
-    return JobView(history, history.policy, owner, _standstill(identity), ask)
+    return JobView(history, history.policy, owner, _standstill(identity), identity, ask)
 
 
 def _no_job(place: Path | Uri, history: History) -> str:
@@ -150,8 +152,8 @@ def _standstill(owner: Identity | None) -> str:
     return "it waits in the kernel (state D), as for a disk or file system that does not answer"
 
 
-def _request_clear_in(objects: Objects, units: tuple[str, ...]) -> None:
-    objects.write(*clear_request_file(units))
+def _ask_in(objects: Objects, request: Request) -> None:
+    objects.write(*request_file(request))
 
 
 def print_line(line: str) -> None:

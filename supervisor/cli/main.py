@@ -38,6 +38,7 @@ VERBS = (
     "rules",
     "status",
     "logs",
+    "stop",
     "quarantine",
     "repair",
 )

@@ -6,6 +6,7 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
+from supervisor.adapters.stores.requests import ClearQuarantine
 from supervisor.cli.arguments import Commands, Parser, add_model_dir
 from supervisor.cli.job_view import print_line, quarantined, run_and_report, view
 from supervisor.protocol.location import Uri
@@ -63,7 +64,7 @@ def clear_quarantine(place: Path | Uri, units: tuple[str, ...]) -> None:
         if each not in known:
             there = ", ".join(sorted(known)) or "nothing"
             raise ValueError(f"{each!r} is not in quarantine; in quarantine: {there}")
-    job.request_clear(units)
+    job.ask(ClearQuarantine(units))
     owner = job.owner
     who = f"the supervisor ({owner})" if owner else "the next supervisor"
     when = "within a minute" if owner else "when it starts"

@@ -15,6 +15,7 @@ from supervisor.adapters.kernel.process_facts import SigtermReaction
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.adapters.processes.output import OutputPatterns
 from supervisor.adapters.processes.progress import ProgressPipe
+from supervisor.adapters.stores.requests import Request
 from supervisor.checkpoints.step_check import DamagedStep
 from supervisor.core.events import Event
 from supervisor.core.pipes import HeldPipes
@@ -297,12 +298,12 @@ class HostFiles(Protocol):
     def read_requests(
         self,
         model_dir: Path,
-        on_request: Callable[[tuple[str, ...]], None],
+        on_request: Callable[[Request], None],
         refused: Tell,
     ) -> None:
-        """Take the request files that end quarantines, and remove them.
+        """Take the request files of people, and remove them.
 
-        `on_request` gets the units of each request, `refused` the reason why a file is invalid.
+        `on_request` gets each request, `refused` the reason why a file is invalid.
 
         Raises:
             OSError: they cannot be taken, or the file system does not answer in time.

@@ -23,7 +23,7 @@ from supervisor.adapters.processes.output import OutputPatterns, OutputPump, rea
 from supervisor.adapters.processes.progress import ProgressPipe
 from supervisor.adapters.processes.snapshot_memory import SnapshotMemory
 from supervisor.adapters.processes.worker_process import WorkerProcess
-from supervisor.adapters.stores.requests import take_requests
+from supervisor.adapters.stores.requests import Request, take_requests
 from supervisor.adapters.stores.space import free_bytes
 from supervisor.adapters.stores.verified_steps import StepCheck, set_aside_damaged
 from supervisor.checkpoints.step_check import DamagedStep
@@ -36,6 +36,7 @@ from supervisor.engines.holders import in_the_way
 from supervisor.files import writing
 from supervisor.host import tree
 from supervisor.host.aside import aside
+from supervisor.host.identity import Identity
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import reading, removal, simulated
 from supervisor.protocol.committed import OwnNames
@@ -201,12 +202,12 @@ class _Files:
     def read_requests(
         self,
         model_dir: Path,
-        on_request: Callable[[tuple[str, ...]], None],
+        on_request: Callable[[Request], None],
         refused: Tell,
     ) -> None:
         def read() -> None:  # each file is removed, so report it even if the next one hangs
-            for units in take_requests(model_dir, refused):
-                on_request(units)
+            for request in take_requests(model_dir, refused, Identity.of_this_process()):
+                on_request(request)
 
         aside(str(model_dir)).ask(read)
 

@@ -14,9 +14,10 @@ import pytest
 from supervisor.adapters.stores.fetch import epoch_after, fetch, read_growing
 from supervisor.adapters.stores.journal import DamagedJournalError, FileJournal, History
 from supervisor.adapters.stores.mirror import Mirror, MirroredStorage
-from supervisor.adapters.stores.requests import take_requests
+from supervisor.adapters.stores.requests import ClearQuarantine, take_requests
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.files.segments import ARCHIVE, JOURNAL, SUFFIX, Segment
+from supervisor.host.identity import Identity
 from supervisor.ports import UnavailableError
 from tests.adapters.test_journal import STORY, tell
 from tests.memory_objects import MemoryObjects
@@ -274,7 +275,9 @@ def test_what_people_ask_in_the_bucket_is_asked_here_once(
     objects.write(too_long, b"[]")
     assert opened().close() is None
     assert objects.objects.pop(too_long).data == b"[]"
-    assert list(take_requests(folder, print)) == [("3",)]
+    assert list(take_requests(folder, print, Identity.of_this_process())) == [
+        ClearQuarantine(("3",))
+    ]
     assert objects.list("requests").objects == {}
 
 

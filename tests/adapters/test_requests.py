@@ -7,13 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.adapters.stores.requests import take_requests, write_clear_request
+from supervisor.adapters.stores.requests import (
+    ClearQuarantine,
+    Request,
+    StopJob,
+    take_requests,
+    write_request,
+)
+from supervisor.host.identity import Identity
+
+US = Identity("here", "boot", "ns", 7, 100)
+
+
+def write_clear_request(model_dir: Path, units: tuple[str, ...]) -> None:
+    write_request(model_dir, ClearQuarantine(units))
+
+
+def taken(model_dir: Path) -> tuple[list[Request], list[str]]:
+    """The requests, and what was refused."""
+    refused: list[str] = []
+    return list(take_requests(model_dir, refused.append, US)), refused
 
 
 def heard(model_dir: Path) -> tuple[list[tuple[str, ...]], list[str]]:
-    """The requests, and what was refused."""
-    refused: list[str] = []
-    return list(take_requests(model_dir, refused.append)), refused
+    """The units of the requests, and what was refused."""
+    requests, refused = taken(model_dir)
+    assert all(isinstance(each, ClearQuarantine) for each in requests)
+    return [each.units for each in requests if isinstance(each, ClearQuarantine)], refused
 
 
 def test_a_request_is_heard_once_and_nothing_is_nothing(tmp_path: Path) -> None:
@@ -75,3 +95,36 @@ def test_a_folder_that_leads_elsewhere_is_not_read(tmp_path: Path) -> None:
 def test_names_are_bounded_and_printable(tmp_path: Path) -> None:
     write_clear_request(tmp_path, ("a\x1b[2J", "x" * 300))
     assert heard(tmp_path)[0] == [("a\\x1b[2J", "x" * 200)]
+
+
+def test_only_the_supervisor_that_is_meant_is_stopped(tmp_path: Path) -> None:
+    mine = StopJob("ann on here", US)
+    write_request(tmp_path, StopJob("ann on here", Identity("here", "boot", "ns", 7, 99)))
+    write_request(tmp_path, mine)
+    requests, refused = taken(tmp_path)
+    assert requests == [mine]
+    (text,) = refused
+    assert (
+        text
+        == "the request of ann on here to stop supervisor 7 on here came too late: it is dropped"
+    )
+    assert taken(tmp_path) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[]", "does not say who asks"),
+        ('{"who": 1}', "does not say who asks"),
+        ('{"who": "ann"}', "does not say whom it is for"),
+        ('{"who": "ann", "to": {"pid": 7}}', "does not say whom it is for"),
+    ],
+)
+def test_what_does_not_say_whom_to_stop_stays(tmp_path: Path, content: str, why: str) -> None:
+    write_request(tmp_path, StopJob("ann", US))
+    (request,) = (tmp_path / "requests").iterdir()
+    request.write_text(content)
+    requests, refused = taken(tmp_path)
+    assert requests == []
+    assert [why in text for text in refused] == [True]
+    assert request.exists()

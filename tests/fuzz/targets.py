@@ -30,7 +30,7 @@ from supervisor.adapters.stores.journal import FileJournal, JournalError
 from supervisor.adapters.stores.lease import owner_of
 from supervisor.adapters.stores.lock import OWNER, living_owner
 from supervisor.adapters.stores.log_input import digest_of
-from supervisor.adapters.stores.requests import take_requests
+from supervisor.adapters.stores.requests import ClearQuarantine, take_requests
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.summary import Summary
 from supervisor.cli.explained import OwnRules, explanation_body, explanation_lines
@@ -211,8 +211,9 @@ def _shown(job: Path) -> None:
 
 def _taken(model_dir: Path) -> list[str]:
     told: list[str] = []
-    heard = list(take_requests(model_dir, told.append))
-    return [*told, *(unit for units in heard for unit in units)]
+    heard = list(take_requests(model_dir, told.append, Identity.of_this_process()))
+    cleared = (each.units for each in heard if isinstance(each, ClearQuarantine))
+    return [*told, *(unit for units in cleared for unit in units)]
 
 
 def _owner(data: bytes) -> str:

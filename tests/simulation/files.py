@@ -9,6 +9,7 @@ from pathlib import Path
 
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.adapters.stores.checkpoint_watcher import CheckpointPoller
+from supervisor.adapters.stores.requests import Request
 from supervisor.checkpoints.step_check import DamagedStep
 from supervisor.engines.checkpoint_search import Wanted
 from supervisor.engines.handles import Check, Finder
@@ -87,7 +88,7 @@ class SimulatedFiles:
     def read_requests(
         self,
         model_dir: Path,
-        on_request: Callable[[tuple[str, ...]], None],
+        on_request: Callable[[Request], None],
         refused: Tell,
     ) -> None:
         """See `HostFiles`."""

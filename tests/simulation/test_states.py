@@ -23,7 +23,7 @@ from supervisor.ports import Transition
 from tests.simulation.simulation import Simulation
 from tests.simulation.table import PUBLISHED, UNEXPECTED, Table, cell, explore, page, result
 
-_SEEDS = (*range(60, 140), 461, 482)  # in the last two, a prefetched program cannot be compiled
+_SEEDS = (54, *range(60, 140))  # in the first one, a prefetched program cannot be compiled
 """Seeds whose jobs together do everything that a job can do."""
 
 

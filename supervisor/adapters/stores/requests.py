@@ -1,6 +1,8 @@
 """Requests of people to a job: each is a file in model_dir, which the supervisor reads and removes.
 
-If no supervisor runs, the next one reads it. The only request so far is to end a quarantine.
+The request to end a quarantine is for whichever supervisor reads it, also the next one. The request
+to stop is for the supervisor that was seen when it was made: the next one must not end because of
+it. So it names that one (`Identity`), whatever the clocks say.
 """
 
 from __future__ import annotations
@@ -8,8 +10,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.host.identity import Identity
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import removal
 from supervisor.protocol.messages import printable
@@ -17,7 +21,7 @@ from supervisor.protocol.reading import UnreadableError, read_json
 from supervisor.protocol.removal import Place
 
 _FOLDER = "requests"
-_SUFFIX = ".clear-quarantine.json"
+_CLEAR, _STOP = ".clear-quarantine.json", ".stop.json"
 _MAX_SIZE = 64 << 10
 """Bytes of a request; enough for some thousand names."""
 _MAX_NAME = 200
@@ -25,9 +29,28 @@ _MAX_REQUESTS = 100
 """The most requests that one call of `take_requests` reads."""
 
 
-def write_clear_request(model_dir: Path, units: tuple[str, ...]) -> None:
-    """Write the request to end the quarantine of `units` (empty: of all units) into `model_dir`."""
-    path, data = clear_request_file(units)
+@dataclass(frozen=True, slots=True)
+class ClearQuarantine:
+    """End the quarantine of `units`; empty: of all units."""
+
+    units: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """Have the supervisor `to` save, and end the job as Ctrl-C does."""
+
+    who: str
+    """Who asks, for people."""
+    to: Identity
+
+
+Request = ClearQuarantine | StopJob
+
+
+def write_request(model_dir: Path, request: Request) -> None:
+    """Write a request into `model_dir`."""
+    path, data = request_file(request)
     target = model_dir / path
     target.parent.mkdir(exist_ok=True)
     written = target.with_name(f".{target.name}.tmp")
@@ -36,15 +59,21 @@ def write_clear_request(model_dir: Path, units: tuple[str, ...]) -> None:
     written.replace(target)
 
 
-def clear_request_file(units: tuple[str, ...]) -> tuple[str, bytes]:
-    """Returns the same request as a file: its path relative to model_dir, and its content."""
-    return f"{_FOLDER}/{uuid.uuid4().hex}{_SUFFIX}", json.dumps(list(units)).encode()
+def request_file(request: Request) -> tuple[str, bytes]:
+    """Returns a request as a file: its path relative to model_dir, and its content."""
+    match request:
+        case ClearQuarantine(units):
+            suffix, told = _CLEAR, json.dumps(list(units))
+        case StopJob(who, to):
+            suffix, told = _STOP, json.dumps({"who": who, "to": to.to_json()})
+    return f"{_FOLDER}/{uuid.uuid4().hex}{suffix}", told.encode()
 
 
-def take_requests(model_dir: Path, refused: Tell) -> Iterator[tuple[str, ...]]:
-    """Yields the units of each request in `model_dir`, and removes its file.
+def take_requests(model_dir: Path, refused: Tell, us: Identity) -> Iterator[Request]:
+    """Yields each request in `model_dir` that is for the supervisor `us`, and removes its file.
 
-    A file that is no valid request stays where it is, and `refused` gets a notice about it.
+    A file that is no valid request stays where it is, and `refused` gets a notice about it; one
+    that is for another supervisor is removed.
 
     Raises:
         OSError: the folder cannot be read, or a request cannot be removed.
@@ -52,9 +81,10 @@ def take_requests(model_dir: Path, refused: Tell) -> Iterator[tuple[str, ...]]:
     folder = model_dir / _FOLDER
     if not folder.is_dir():
         return
-    for file in sorted(folder.glob(f"*{_SUFFIX}"))[:_MAX_REQUESTS]:
+    files = sorted((*folder.glob(f"*{_CLEAR}"), *folder.glob(f"*{_STOP}")))
+    for file in files[:_MAX_REQUESTS]:
         try:
-            units = _units(read_json(file, _MAX_SIZE, below=model_dir), file)
+            request = _parsed(read_json(file, _MAX_SIZE, below=model_dir), file)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -62,10 +92,23 @@ def take_requests(model_dir: Path, refused: Tell) -> Iterator[tuple[str, ...]]:
             refused(Notice("request-unheard", text, reason=str(error)))
             continue
         removal.remove_file(Place.REQUEST, file, below=model_dir)
-        yield units
+        if isinstance(request, StopJob) and request.to != us:
+            text = f"the request of {request.who} to stop {request.to} came too late: it is dropped"
+            refused(Notice("request-unheard", text, reason=f"it is for {request.to}"))
+            continue
+        yield request
 
 
-def _units(told: object, file: Path) -> tuple[str, ...]:
-    if not isinstance(told, list) or not all(isinstance(unit, str) for unit in told):
-        raise UnreadableError(file, "is not a list of names", "remove it")
-    return tuple(printable(unit[:_MAX_NAME]) for unit in told)
+def _parsed(told: object, file: Path) -> Request:
+    if file.name.endswith(_CLEAR):
+        if not isinstance(told, list) or not all(isinstance(unit, str) for unit in told):
+            raise UnreadableError(file, "is not a list of names", "remove it")
+        return ClearQuarantine(tuple(printable(unit[:_MAX_NAME]) for unit in told))
+    who = told.get("who") if isinstance(told, dict) else None
+    if not isinstance(told, dict) or not isinstance(who, str):
+        raise UnreadableError(file, "does not say who asks", "remove it")
+    try:
+        to = Identity.from_json(told.get("to"))
+    except ValueError:
+        raise UnreadableError(file, "does not say whom it is for", "remove it") from None
+    return StopJob(printable(who[:_MAX_NAME]), to)

@@ -1,0 +1,33 @@
+"""`supervise stop`: a job saves and ends, and only that of the supervisor that ran then does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.forked import forked
+from tests.processes.test_stopping import waiting
+from tests.running import Start, command_config
+
+
+def test_a_running_job_saves_and_ends_with_79(start: Start, model_dir: Path) -> None:
+    running = waiting(start, model_dir, "save-on-sigterm", "ready to save")
+    asked = forked("stop", model_dir)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    told, ended = asked.stdout.splitlines()
+    assert told.startswith("asked the supervisor (pid ")
+    assert told.endswith(") to stop: it saves, and ends with 79")
+    assert ended.startswith("DRAINED: phase 'phase1', attempt 1")
+    result = running.result()
+    assert result.code == 79
+    assert result.event("stop-requested")["detail"].startswith("supervise stop, by ")
+    assert result.summary["highest_committed_step"] == 300
+    assert not list((model_dir / "requests").iterdir())
+
+
+def test_where_nothing_runs_nothing_is_stopped(start: Start, model_dir: Path) -> None:
+    assert start(command_config(model_dir, success={"step": 6})).result().code == 0
+    asked = forked("stop", model_dir)
+    assert asked.returncode == 64
+    assert "no supervisor of" in asked.stderr
+    assert "there is nothing to stop: SUCCEEDED" in asked.stderr
+    assert not (model_dir / "requests").exists()
