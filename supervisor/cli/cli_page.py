@@ -66,6 +66,7 @@ _MORE: Mapping[str, str] = {
     "in [rules](rules.md).",
     "rules": "The same list is the page [rules](rules.md).",
     "status": "It reads the journal alone, so it also works while the job runs, and on another host that sees model_dir.",
+    "jobs": "A job is a folder with a journal. Links are not followed.",
     "logs": "The output stays in model_dir, in the attempt's folder, so this works on each host that "
     "sees it. With `--follow` it ends when no supervisor runs any more.",
     "stop": "The program gets SIGINT if it handles that alone, else SIGTERM, and has the grace period to save. The "

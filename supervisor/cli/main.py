@@ -37,6 +37,7 @@ VERBS = (
     "classify",
     "rules",
     "status",
+    "jobs",
     "logs",
     "stop",
     "quarantine",

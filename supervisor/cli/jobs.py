@@ -1,0 +1,73 @@
+"""`supervise jobs`: lists the jobs below a folder, each with where it stands."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor.adapters.stores.journal import JournalError
+from supervisor.cli.arguments import Commands
+from supervisor.cli.complaints import complain
+from supervisor.cli.job_view import NoJobError, print_line, view
+from supervisor.cli.status import as_json
+from supervisor.core.exit_codes import ExitCode
+from supervisor.files.segments import JOURNAL
+from supervisor.narrative.standing import standing, standing_line
+
+_DEFAULT = "runs"
+_MAX_DEPTH = 6
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the parser of the verb."""
+    parser = commands.add_parser("jobs", help="list the jobs below a folder, and where each stands")
+    parser.add_argument("--json", action="store_true", help="print a JSON list, for programs")
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(_DEFAULT),
+        metavar="DIR",
+        help=f"the folder to search (default: {_DEFAULT}, where jobs without a config are)",
+    )
+
+
+def run(options: Namespace) -> int:
+    """List the jobs; returns the exit code."""
+    folder: Path = options.folder
+    if not folder.is_dir():
+        return complain(ExitCode.USAGE, f"{folder} is no folder: name the one to search")
+    found, code = [], 0
+    for place in sorted(_jobs_below(folder)):
+        try:
+            job = view(place)
+        except NoJobError:
+            continue
+        except (JournalError, OSError) as error:
+            code = complain(ExitCode.CANNOT_WRITE, f"{place}: {error}")
+            continue
+        if options.json:
+            found.append(as_json(job, place))
+        else:
+            stands = standing_line(standing(job.history.state.durable(), job.policy))
+            print_line(f"{place}: {stands}; supervisor: {job.owner or 'none runs here'}")
+            found.append({})
+    if options.json:
+        print(json.dumps(found, indent=2))
+    elif not found and not code:
+        print_line(f"no job is below {folder}")
+    return code
+
+
+def _jobs_below(folder: Path) -> Iterator[Path]:
+    """Yields the model_dirs at and below a folder; links are not followed."""
+    for path, folders, files in os.walk(folder):
+        place = Path(path)
+        if JOURNAL in files:
+            yield place
+            folders.clear()
+        elif len(place.relative_to(folder).parts) >= _MAX_DEPTH:
+            folders.clear()
