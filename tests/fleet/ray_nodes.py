@@ -85,6 +85,9 @@ class RayNodes:
             for pid in found:
                 with suppress(psutil.NoSuchProcess):
                     psutil.Process(pid).kill()
+            for pid in found:
+                with suppress(ChildProcessError):  # an orphan that has become ours
+                    os.waitpid(pid, 0)
             eventually(lambda: not marked(f"{MARK}={mark}"), 1.0)
         self.marks.remove(mark)
 

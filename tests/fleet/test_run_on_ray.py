@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.fleet.ray_nodes import MARK, RayNodes
+from tests.fleet.ray_nodes import MARK, TOKEN, RayNodes, ray_nodes
 from tests.processes.metadata_server import MetadataServer
 from tests.running import Running, Start, eventually, marked
 
@@ -110,9 +111,20 @@ def test_a_job_moves_off_a_machine_that_is_preempted(
     assert not result.has_event("budget-used")
 
 
+@pytest.fixture
+def own_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
+    """A head and two more nodes for one test, after which nothing of them is left."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    with ray_nodes() as nodes:
+        for _ in range(3):
+            nodes.start()
+        yield nodes
+
+
 def test_a_job_outlives_its_ray_helper_a_rank_and_a_node(
-    ray: RayNodes, start: Start, told: Path
+    own_ray: RayNodes, start: Start, told: Path
 ) -> None:
+    ray = own_ray
     job = start(config(ray, told))
     first = started(job, told, 1)
     assert len({rank["node"] for rank in first.values()}) == 2
@@ -136,7 +148,6 @@ def test_a_job_outlives_its_ray_helper_a_rank_and_a_node(
 
     (told / "end").touch()
     result = job.result()
-    ray.start()
     assert result.code == 0, result.log
     assert [event["restarts"] for event in result.events("budget-used")] == [1]
     for mark in ray.marks:
