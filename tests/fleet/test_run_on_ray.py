@@ -15,7 +15,7 @@ import pytest
 
 from tests.fleet.ray_nodes import MARK, TOKEN, RayNodes, ray_nodes
 from tests.processes.metadata_server import MetadataServer
-from tests.running import Running, Start, eventually, marked
+from tests.running import Running, Start, child_pids, eventually, marked
 
 PROGRAM = f"""
 import json, os, sys, time
@@ -115,10 +115,16 @@ def test_a_job_moves_off_a_machine_that_is_preempted(
 def own_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
     """A head and two more nodes for one test, after which nothing of them is left."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    before = child_pids()
     with ray_nodes() as nodes:
         for _ in range(3):
             nodes.start()
         yield nodes
+    # Ray's agents overwrite their environment, so no mark finds them. Where orphans become children
+    # of this process, they take it for their node, and live on.
+    for pid in child_pids() - before:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def test_a_job_outlives_its_ray_helper_a_rank_and_a_node(
