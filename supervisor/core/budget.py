@@ -10,16 +10,23 @@ has copied there. While it is the only one, a lower step that an attempt commits
 This happens at most once in a phase, so it cannot keep a job alive that makes no progress. Nor is
 such a step believed to complete the work if the program told lower steps after its commit.
 
+Some programs begin to count anew in a folder for each epoch (`out/epoch_1/step_5`). So a folder of
+a later epoch is progress too. Only a word that counts epochs says so: a program that begins again
+from nothing may make a new folder (`version_1`, `run_2`) each time.
+
 `max_total_restarts`, where it is set, bounds all charged restarts of the phase, and nothing refills
 it.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from supervisor.core.policy import PhasePolicy
 from supervisor.diagnosis.outcome import Charge as Charge
+
+_EPOCH = re.compile(r"(?i)(?<![a-z])(epochs?|ep|rounds?)([_.=-]?)(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +35,7 @@ class Budget:
 
     Retention may delete checkpoints, so what is there now can be lower than `highest`: progress is
     judged against `highest` alone. It never falls, except below the first step (`first`), and in a
-    later epoch (`core.epoch_folders`).
+    later epoch (`Budget.saving_in`).
     """
 
     restarts: int = 0
@@ -44,6 +51,11 @@ class Budget:
     trained: bool | None = None
     """Whether the program has trained as far as a lone `highest`: see `core.trained`. None: nothing
     shows it."""
+    latest_epoch: str | None = None
+    """The directory of the latest epoch in which a step was committed; None: none has one."""
+    is_behind: bool = False
+    """Whether the program saves in the directory of an earlier epoch: what it commits there is no
+    progress."""
 
     @property
     def failures(self) -> int:
@@ -80,19 +92,30 @@ class Budget:
     def committed(self, step: int | None, *, new: bool = False) -> Budget:
         """Returns the budget after a commit of `step`: refilled if that is progress. For `new` see
         `CheckpointCommitted`."""
-        if step is None or self.is_base(step):
+        if step is None or self.is_base(step) or self.is_behind:
             return self
+        epoch = self.latest_epoch
         if self.highest is None:
-            return Budget(highest=step, total=self.total, first=step)
+            return Budget(highest=step, total=self.total, first=step, latest_epoch=epoch)
         replaces = new and step < self.highest and self.is_lone
         if step > self.highest or replaces:
-            return Budget(highest=step, total=self.total, first=self.first)
+            return Budget(highest=step, total=self.total, first=self.first, latest_epoch=epoch)
         return self
 
-    def counting_anew(self) -> Budget:
-        """Returns the budget after a step of a later epoch, in which steps begin again: that is
-        progress, whatever the step."""
-        return Budget(highest=0, total=self.total)
+    def saving_in(self, directory: str, before: str | None) -> Budget:
+        """Returns the budget once the steps of a `directory` count, after those of `before`.
+
+        One of a later epoch than all before is progress, whatever the step: they begin again there.
+        Whoever goes back to an earlier epoch makes none until it is where it was.
+        """
+        latest = self.latest_epoch
+        if latest is None and before is None:
+            return replace(self, latest_epoch=directory if has_an_epoch(directory) else None)
+        if is_of_a_later_epoch(directory, latest or before):
+            return Budget(highest=0, total=self.total, latest_epoch=directory)
+        return replace(
+            self, is_behind=latest is not None and is_of_a_later_epoch(latest, directory)
+        )
 
     def told(self, step: int | None, *, trained: bool | None) -> Budget:
         """Returns the budget after the program told that it completed `step`, its last one so far:
@@ -131,7 +154,7 @@ class Budget:
 
     def fresh(self) -> Budget:
         """Returns a budget with all counts zero and the same highest step."""
-        return Budget(highest=self.highest, first=self.first, trained=self.trained)
+        return replace(self, restarts=0, preemptions=0, signatures=(), total=0)
 
     def charge(self, kind: Charge, policy: PhasePolicy) -> Budget | None:
         """Returns the budget after a failure that spends `kind`; None: nothing was left to
@@ -165,3 +188,19 @@ def about(step: int) -> int:
     """Returns how far from `step` the last one may be: some programs count from 0, or tell only
     each tenth step."""
     return max(1, step // 100)
+
+
+def has_an_epoch(directory: str) -> bool:
+    """Whether a path has the number of an epoch."""
+    return _EPOCH.search(directory) is not None
+
+
+def is_of_a_later_epoch(directory: str, earlier: str | None) -> bool:
+    """Whether two paths differ in the number of an epoch alone, and that of `earlier` is lower."""
+    if earlier is None or _EPOCH.sub(r"\1\2", directory) != _EPOCH.sub(r"\1\2", earlier):
+        return False
+    return _epochs(directory) > _epochs(earlier)
+
+
+def _epochs(path: str) -> list[int]:
+    return [int(number) for _, _, number in _EPOCH.findall(path)]

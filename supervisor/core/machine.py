@@ -41,7 +41,6 @@ from supervisor.core.doing import (
     Workers,
 )
 from supervisor.core.ending import ended_well, kill, launch_failed, probed, told_ends, workers_gone
-from supervisor.core.epoch_folders import is_of_a_later_epoch
 from supervisor.core.events import (
     CheckpointCommitted,
     CheckpointSetAside,
@@ -115,8 +114,7 @@ def _checkpoints_found(
     program counts anew."""
     if event.phase != state.phase or not policy.phases[state.phase].finds_checkpoints:
         return state, ()
-    if is_of_a_later_epoch(event.directory, state.checkpoints):
-        state = replace(state, budget=state.budget.counting_anew())
+    state = replace(state, budget=state.budget.saving_in(event.directory, state.checkpoints))
     return replace(state, checkpoints=event.directory, checkpoint_kinds=event.kinds), ()
 
 

@@ -277,7 +277,6 @@ ON_THEIR_OWN = {
     "supervisor/bootstrap/buffering.py": "why the output comes line by line; nothing beside it is",
     "supervisor/cli/schema.py": "a verb, a file",
     "supervisor/core/allowance.py": "a value, of which three others are made",
-    "supervisor/core/epoch_folders.py": "which path is of a later epoch, by its text alone",
     "supervisor/diagnosis/success.py": "a value, for config, diagnosis, core and engines alike",
 }
 """Files of few lines, and why each is not a part of another one."""

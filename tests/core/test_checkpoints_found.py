@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.budget import Budget
+from supervisor.core.budget import Budget, is_of_a_later_epoch
 from supervisor.core.decisions import BeginPhase, Decision, KillWorkers, StartWorkers
-from supervisor.core.epoch_folders import is_of_a_later_epoch
 from supervisor.core.events import (
     CheckpointCommitted,
     CheckpointsFound,
@@ -220,6 +219,37 @@ def test_a_folder_of_a_later_epoch_is_progress() -> None:
     finds(history, "/out/epoch_6")
     (line,) = history.told
     assert line.text.endswith("which is progress: 1 charged failure forgiven")
+
+
+def test_a_program_that_begins_its_epochs_again_each_time_makes_no_progress() -> None:
+    history = job()
+    for _ in range(8):
+        for number in (1, 2):
+            finds(history, f"/out/epoch_{number}")
+            commits_new(history, 5)
+            commits_new(history, 10)
+        history.ends(WorkerExit(0, signal="SIGKILL"))
+        history.gone(committed=10)
+        if history.finish is not None:
+            break
+        if history.state.backoff is not None:
+            history.waits()
+        history.runs()
+    assert history.finish is not None
+    assert history.finish.exit_code is ExitCode.BUDGET_SPENT
+    assert history.state.attempt == 3
+
+
+def test_a_later_epoch_refills_all_but_the_total() -> None:
+    budget = Budget(restarts=2, preemptions=1, highest=90, total=3).saving_in(
+        "/epoch_2", "/epoch_1"
+    )
+    assert (budget.failures, budget.highest, budget.total) == (0, 0, 3)
+    behind = budget.committed(5).saving_in("/epoch_1", "/epoch_2")
+    assert behind.committed(80) == behind
+    again = behind.saving_in("/epoch_2", "/epoch_1")
+    assert again.committed(5) == again
+    assert again.committed(6).highest == 6
 
 
 @pytest.mark.parametrize(

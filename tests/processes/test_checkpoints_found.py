@@ -320,7 +320,7 @@ def test_a_directory_in_the_config_wins(start: Start, here: Path) -> None:
 
 
 SHARES = """
-import os, pickle, signal, sys, time
+import os, pickle, re, signal, sys, time
 from pathlib import Path
 
 me, last, dies = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -335,8 +335,8 @@ for step in range(max(done, default=0) + 1, last + 1):
     if step == dies:
         os.kill(os.getpid(), signal.SIGKILL)
     if dies < 0 and step % 5 == 0:  # as soon as the save was seen
-        seen = f"checkpoint of step {step} is committed"
-        while not any(seen in log.read_text() for log in Path("run").glob("*/run.log")):
+        seen = f'"kind":"CheckpointCommitted".*"step":{step}'
+        while not re.search(seen, Path("run/journal.jsonl").read_text()):
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
 """
