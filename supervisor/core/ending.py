@@ -341,7 +341,8 @@ def probed(
             state = replace(state, last_failure=failure)
         return _charged(state, failure, adjustable, event.at, policy, proceed)
     if suspicion is not None:
-        reason = f"{reason}; its devices are to blame: nothing is charged"
+        what = "a host" if policy.phases[state.phase].num_hosts else "its devices"
+        reason = f"{reason}; not the program, but {what}: nothing is charged"
     if isinstance(chosen, Shortage):
         return wait(state, reason, chosen, since, event.at, policy)
     return start(state, reason, event.at, policy)

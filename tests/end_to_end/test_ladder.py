@@ -39,7 +39,7 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
 
     second = running.wait_for_event("attempt-started", attempt=2)
     assert (second["num_devices"], second["units"]) == (4, ["0", "1", "2", "3"])
-    assert "its devices are to blame: nothing is charged" in second["reason"]
+    assert "not the program, but its devices: nothing is charged" in second["reason"]
     (bad,) = running.events("device-bad", unit="5", found=True)
     assert bad["reason"].startswith("simulated: a wrong result of a matrix product")
     assert running.has_event("rung-changed", before=8, num_devices=4)
