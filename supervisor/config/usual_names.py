@@ -19,7 +19,7 @@ from supervisor.protocol.checkpoint_layouts import step_of, step_place
 
 _TEMPORARY = re.compile(r"\.orbax-checkpoint-tmp.*|\.(tmp|temp|part|partial)$")
 _DIGITS = re.compile(r"\d+")
-_COUNTED = re.compile(r"(?i)((?:step|iter|iteration|update|epoch|ep)s?[_.=-]?)\d+")
+_COUNTED = re.compile(r"(?i)((?<![a-z])(?:step|iter|iteration|update|epoch|ep)s?[_.=-]?)\d+")
 """A number before the step that rises with it: `epoch=3-step=100`."""
 _AFTER = re.compile(r"(?i)((?:seed|run|fold|trial|exp|job)[_.=-]?\d+)|\d+")
 """A number after the step. It varies (`step5_loss0.3`), unless it follows a word that says what of

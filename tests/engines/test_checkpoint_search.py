@@ -165,6 +165,9 @@ def test_all_steps_of_a_program_have_one_kind_of_name() -> None:
     [
         ("seed1_step5.npz", "seed1_step#.npz"),
         ("lr0.1_0005", "lr0.1_#"),
+        ("sweep1_step5.npz", "sweep1_step#.npz"),
+        ("nsteps4_5", "nsteps4_#"),
+        ("rep2_step5.npz", "rep2_step#.npz"),
         ("run1_5", "run1_#"),
         ("epoch=3-step=100.ckpt", "epoch=#-step=#.ckpt"),
         ("step100_loss0.35.pt", "step#_loss#.#.pt"),
