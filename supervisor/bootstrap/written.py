@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MAX_DIRECTORIES = 64
-_MAX_KINDS = 4
+_MAX_KINDS, _MAX_NUMBERS = 12, 4
 """The most directories, kinds of names in each, numbers apart, and numbers of such a kind that are
 reported: a program may write its cache to thousands of files with a hash for a name."""
 _DIGITS = {ord(digit): None for digit in "0123456789"}
@@ -131,7 +131,7 @@ class WrittenPaths:
         told = kinds.get(kind)
         if told is None:
             return len(kinds) >= _MAX_KINDS
-        return before in told or len(told) >= _MAX_KINDS
+        return before in told or len(told) >= _MAX_NUMBERS
 
     def _note_made(self, folder: str) -> None:
         name = folder.rpartition("/")[2]

@@ -61,6 +61,8 @@ class JobView:
     """That process, if it is known exactly."""
     ask: Callable[[Request], None]
     """Writes a request to the supervisor into model_dir."""
+    identity_now: Callable[[], Identity | None]
+    """Looks again who owns the job: see `identity`."""
 
 
 def run_and_report(show: Callable[[], None], place: Path | Uri) -> int:
@@ -91,17 +93,17 @@ def view(place: Path | Uri) -> JobView:
         if place.is_file():
             raise NoJobError(f"{place} is a file: give the job's model_dir, which is a folder")
         history = FileJournal(LocalStorage(place)).peek()
-        found = living_owner(place)
-        owner, identity = _process(found), found.identity if found is not None else None
-        ask = partial(write_request, place)
+        look, ask = partial(_owner_on_disk, place), partial(write_request, place)
     else:
         objects = bucket(place)
         history = _history_in(objects)
-        owner, identity = _owner_in(objects)
-        ask = partial(_ask_in, objects)
+        look, ask = partial(_owner_in, objects), partial(_ask_in, objects)
+    owner, identity = look()
     if history.policy is None:
         raise NoJobError(_no_job(place, history))
-    return JobView(history, history.policy, owner, _standstill(identity), identity, ask)
+    return JobView(
+        history, history.policy, owner, _standstill(identity), identity, ask, lambda: look()[1]
+    )
 
 
 def _no_job(place: Path | Uri, history: History) -> str:
@@ -118,6 +120,12 @@ def _history_in(objects: Objects) -> History:
         folder = Path(name)
         fetch_journal(objects, folder, lambda text: print(text, file=sys.stderr))
         return FileJournal(LocalStorage(folder)).peek()
+
+
+def _owner_on_disk(model_dir: Path) -> tuple[str | None, Identity | None]:
+    """Returns the owner in words, and its identity."""
+    found = living_owner(model_dir)
+    return _process(found), found.identity if found is not None else None
 
 
 def _owner_in(objects: Objects) -> tuple[str | None, Identity | None]:

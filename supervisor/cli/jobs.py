@@ -7,6 +7,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from supervisor.adapters.stores.journal import JournalError
 from supervisor.cli.arguments import Commands
@@ -40,7 +41,7 @@ def run(options: Namespace) -> int:
     folder: Path = options.folder
     if not folder.is_dir():
         return complain(ExitCode.USAGE, f"{folder} is no folder: name the one to search")
-    found, code = [], 0
+    found, code = list[dict[str, Any]](), 0
     for place in sorted(_jobs_below(folder)):
         try:
             job = view(place)
@@ -49,12 +50,10 @@ def run(options: Namespace) -> int:
         except (JournalError, OSError) as error:
             code = complain(ExitCode.CANNOT_WRITE, f"{place}: {error}")
             continue
-        if options.json:
-            found.append(as_json(job, place))
-        else:
+        found.append(as_json(job, place))
+        if not options.json:
             stands = standing_line(standing(job.history.state.durable(), job.policy))
             print_line(f"{place}: {stands}; supervisor: {job.owner or 'none runs here'}")
-            found.append({})
     if options.json:
         print(json.dumps(found, indent=2))
     elif not found and not code:

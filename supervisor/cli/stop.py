@@ -55,7 +55,7 @@ def stop_job(place: Path | Uri, *, waits: bool) -> None:
     )
     if not waits:
         return
-    asked = job.identity
-    while (now := view(place)).identity == asked:
+    while job.identity_now() == job.identity:
         time.sleep(_PAUSE if isinstance(place, Path) else _PAUSE_IN_BUCKET)
+    now = view(place)
     print_line(standing_line(standing(now.history.state, now.policy)))

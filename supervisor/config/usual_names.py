@@ -21,9 +21,11 @@ _TEMPORARY = re.compile(r"\.orbax-checkpoint-tmp.*|\.(tmp|temp|part|partial)$")
 _DIGITS = re.compile(r"\d+")
 _COUNTED = re.compile(r"(?i)((?<![a-z])(?:step|iter|iteration|update|epoch|ep)s?[_.=-]?)\d+")
 """A number before the step that rises with it: `epoch=3-step=100`."""
-_AFTER = re.compile(r"(?i)((?:seed|run|fold|trial|exp|job)[_.=-]?\d+)|\d+")
-"""A number after the step. It varies (`step5_loss0.3`), unless it follows a word that says what of
-it is the same for a whole run."""
+_AFTER = re.compile(r"([A-Za-z]*)[_=-]?\d+(?:\.\d+)*")
+"""A number after the step, with the word before it."""
+_MEASURED = re.compile(r"(?i)loss|acc|val|ppl|perp|score|bleu|auc|err|metric|reward|mse|mae|psnr")
+"""What a word says whose number after the step varies (`step5_loss0.3`). A number after any other
+word is the same for a whole run (`step5_seed1`); one without a word varies."""
 _MANY = 4
 """So many kinds of names that differ in numbers alone are one: the program varies the number."""
 _YEAR = 366 * 86400.0
@@ -70,8 +72,13 @@ def kind_of(name: str) -> str:
     place = step_place(name)
     if place is None:
         return unnumbered(name)
-    before, after = name[: place[0]], name[place[1] :]
-    return _COUNTED.sub(r"\1#", before) + "#" + _AFTER.sub(lambda number: number[1] or "#", after)
+    before, after = name[: place[0]], _COUNTED.sub(r"\1#", name[place[1] :])
+    return _COUNTED.sub(r"\1#", before) + "#" + _AFTER.sub(_after, after)
+
+
+def _after(number: re.Match[str]) -> str:
+    varies = not number[1] or _MEASURED.search(number[1])
+    return unnumbered(number[0]) if varies else number[0]
 
 
 def unnumbered(name: str) -> str:

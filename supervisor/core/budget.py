@@ -10,9 +10,10 @@ has copied there. While it is the only one, a lower step that an attempt commits
 This happens at most once in a phase, so it cannot keep a job alive that makes no progress. Nor is
 such a step believed to complete the work if the program told lower steps after its commit.
 
-Some programs begin to count anew in a folder for each epoch (`out/epoch_1/step_5`). So a folder of
-a later epoch is progress too. Only a word that counts epochs says so: a program that begins again
-from nothing may make a new folder (`version_1`, `run_2`) each time.
+Some programs begin to count anew in a folder for each epoch (`out/epoch_1/step_5`). So an attempt
+that goes on in the folder of a later epoch makes progress, whatever the step. One that begins such
+a folder makes none by that: a program that begins again from nothing may make a new one each time.
+The next attempt makes progress with the first step above those that are there.
 
 `max_total_restarts`, where it is set, bounds all charged restarts of the phase, and nothing refills
 it.
@@ -53,6 +54,9 @@ class Budget:
     shows it."""
     latest_epoch: str | None = None
     """The directory of the latest epoch in which a step was committed; None: none has one."""
+    begun_in: int | None = None
+    """The attempt that has begun that directory: its commits there refill nothing. None: it was
+    there, or is the first one."""
     is_behind: bool = False
     """Whether the program saves in the directory of an earlier epoch: what it commits there is no
     progress."""
@@ -89,30 +93,38 @@ class Budget:
         """Returns the newest step that was found, but `highest` in place of a base model's."""
         return self.highest if step is not None and self.is_base(step) else step
 
-    def committed(self, step: int | None, *, new: bool = False) -> Budget:
-        """Returns the budget after a commit of `step`: refilled if that is progress. For `new` see
-        `CheckpointCommitted`."""
+    def committed(self, step: int | None, *, new: bool = False, attempt: int = 0) -> Budget:
+        """Returns the budget after a commit of `step` in an `attempt` (0: in none): refilled if
+        that is progress. For `new` see `CheckpointCommitted`."""
         if step is None or self.is_base(step) or self.is_behind:
             return self
         epoch = self.latest_epoch
         if self.highest is None:
             return Budget(highest=step, total=self.total, first=step, latest_epoch=epoch)
+        if self.begun_in == attempt:
+            return replace(self, highest=max(step, self.highest))
         replaces = new and step < self.highest and self.is_lone
         if step > self.highest or replaces:
             return Budget(highest=step, total=self.total, first=self.first, latest_epoch=epoch)
         return self
 
-    def saving_in(self, directory: str, before: str | None) -> Budget:
-        """Returns the budget once the steps of a `directory` count, after those of `before`.
+    def saving_in(
+        self, directory: str, before: str | None, attempt: int, *, is_resumed: bool
+    ) -> Budget:
+        """Returns the budget once the steps of a `directory` count, after those of `before`. For
+        `is_resumed` see `CheckpointsFound`.
 
-        One of a later epoch than all before is progress, whatever the step: they begin again there.
-        Whoever goes back to an earlier epoch makes none until it is where it was.
+        In the directory of a later epoch than all before, steps begin again. Whoever goes back to
+        an earlier epoch makes no progress until it is where it was.
         """
         latest = self.latest_epoch
         if latest is None and before is None:
             return replace(self, latest_epoch=directory if has_an_epoch(directory) else None)
         if is_of_a_later_epoch(directory, latest or before):
-            return Budget(highest=0, total=self.total, latest_epoch=directory)
+            if is_resumed:
+                return Budget(highest=0, total=self.total, latest_epoch=directory)
+            begun = replace(self, latest_epoch=directory, begun_in=attempt, is_behind=False)
+            return replace(begun, highest=0, first=None, trained=None)
         return replace(
             self, is_behind=latest is not None and is_of_a_later_epoch(latest, directory)
         )

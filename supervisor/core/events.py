@@ -157,6 +157,9 @@ class CheckpointsFound:
     kinds: tuple[str, ...] = ()
     """The kinds of names that count there, such as `ckpt_a_#.pkl`, because others may save there
     too; empty: all names of steps do."""
+    is_resumed: bool = False
+    """Whether the new step is above one that was there before the attempt. Older journals lack this
+    field."""
 
 
 @dataclass(frozen=True, slots=True)

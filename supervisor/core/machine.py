@@ -114,7 +114,10 @@ def _checkpoints_found(
     program counts anew."""
     if event.phase != state.phase or not policy.phases[state.phase].finds_checkpoints:
         return state, ()
-    state = replace(state, budget=state.budget.saving_in(event.directory, state.checkpoints))
+    budget = state.budget.saving_in(
+        event.directory, state.checkpoints, state.attempt, is_resumed=event.is_resumed
+    )
+    state = replace(state, budget=budget)
     return replace(state, checkpoints=event.directory, checkpoint_kinds=event.kinds), ()
 
 

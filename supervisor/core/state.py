@@ -230,14 +230,14 @@ class JobState:
         `new` see `CheckpointCommitted`."""
         if step is None or self.budget.is_base(step):
             return self
-        budget = self.budget.committed(step, new=new)
+        budget = self.budget.committed(step, new=new, attempt=self.attempt)
         if budget == self.budget and self.newest is not None and step <= self.newest:
             return self
-        state = replace(self, newest=step)
-        if budget == self.budget:
+        state = replace(self, newest=step, budget=budget)
+        if budget == self.budget or budget.begun_in == self.attempt:
             return state
         livelock, goodput = self.livelock.committed(), self.goodput.committed(at)
-        return replace(state, budget=budget, livelock=livelock, goodput=goodput)
+        return replace(state, livelock=livelock, goodput=goodput)
 
     def found(self, step: int | None, at: float) -> JobState:
         """After a look for checkpoints while no worker lives: `step` is the newest one; None: there

@@ -31,7 +31,7 @@ from supervisor.adapters.stores.nearby import entries_below
 from supervisor.config.named_program import with_shell_words
 from supervisor.config.usual_names import UsualNames, is_of, kind_of, kinds_together, unnumbered
 from supervisor.engines.checkpoint_search import Search
-from supervisor.engines.handles import Watch
+from supervisor.engines.handles import FoundPlace, Watch
 from supervisor.engines.save_place import SavePlace
 from supervisor.engines.telling_names import may_be_a_step
 from supervisor.files.segments import JOURNAL
@@ -56,9 +56,9 @@ _MAX_WALK = 2.0
 """The most seconds that a search of all folders takes."""
 _MAX_WRITTEN = 500
 """The most directories and kinds of names that are kept because the program writes there."""
-_MAX_TOLD = 4
+_MAX_TOLD = 12
 """So many kinds of names in a directory the bootstrap tells at most, numbers apart: then there may
-be more."""
+be more (`bootstrap.written`)."""
 _MAX_PROGRAMS = 64
 """The most programs that the attempt starts whose command lines say where to look."""
 _MAX_STEPS = 20
@@ -76,17 +76,15 @@ class CheckpointFinder:
         steps: Steps,
         watch: Callable[[Path, OwnNames | None], Watch],
         watch_own: Callable[[Path, OwnNames | None], Watch],
-        on_found: Callable[[Path, tuple[str, ...], tuple[int, ...]], None],
+        on_found: Callable[[FoundPlace], None],
         on_others: Callable[[Path, Mapping[Path, int]], None],
     ) -> None:
         """`watch` starts to watch a directory for new steps with names that count. `watch_own` does
         when the attempt has told which names it writes there: the newest of them is its own.
 
         `on_found` is called before a directory that was found is watched, and again when other
-        names count there. It gets the kinds of these names (`Finder.kinds`), and the newest step
-        there, behind one that was there before and is higher, if there is one. `on_others` is
-        called once at most. It gets the directory that counts, and others in which the attempt
-        commits too, with their newest steps.
+        names count there. `on_others` is called once at most. It gets the directory that counts,
+        and others in which the attempt commits too, with their newest steps.
         """
         self._search = search
         self._steps = steps
@@ -235,11 +233,12 @@ class CheckpointFinder:
         place = self._places[directory]
         assert place.newest is not None
         steps = (place.newest,) if place.above is None else (place.above, place.newest)
+        resumed = place.before is not None and place.newest > place.before
         with self._lock:
             self._found = self._current = directory
             self._better_since = None
             self._names = self._names_in(directory)
-            self._on_found(directory, self.kinds, steps)
+            self._on_found(FoundPlace(directory, self.kinds, steps, resumed))
             self._watch_again(self._start_watch)
 
     def _names_may_change(self) -> None:
@@ -249,7 +248,7 @@ class CheckpointFinder:
         if names == self._names:
             return
         self._names, self._found = names, self._current
-        self._on_found(self._current, self.kinds, ())
+        self._on_found(FoundPlace(self._current, self.kinds))
         self._watch_again(self._start_watch_of_own)
 
     def _watch_again(self, start: Callable[[Path, OwnNames | None], Watch]) -> None:

@@ -172,6 +172,9 @@ class WorkerGroup:
     """The newest committed step when it started."""
     commits: tuple[int, ...] = ()
     """The last steps that were seen committed since. Set in any thread."""
+    first_seen: dict[int, float] = field(default_factory=dict)
+    """When each step was first seen committed: the one that was there as the group started, then
+    each of `commits`. A program may save the same one again."""
     idleness: Idleness = field(default_factory=Idleness)
     workers: list[Member] = field(default_factory=list)
     exits: list[WorkerExit] = field(default_factory=list)
@@ -270,9 +273,10 @@ class WorkerGroup:
         """The newest committed step, as far as it was seen; None: there is none."""
         return self.commits[-1] if self.commits else self.committed
 
-    def note_commit(self, step: int) -> None:
-        """Take note of a commit. Safe in any thread."""
+    def note_commit(self, step: int, at: float) -> None:
+        """Take note of a commit at the time `at`. Safe in any thread."""
         self.commits = (*self.commits[1 - _MAX_COMMITS :], step)
+        self.first_seen.setdefault(step, at)
 
     def look_for_idleness(self, at: float) -> float:
         """Returns for how many seconds all live workers have done nothing."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import Protocol
@@ -168,6 +169,20 @@ class Watch(Protocol):
             OSError: the place cannot be read, or does not answer in time.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPlace:
+    """A directory in which the attempt commits its checkpoints."""
+
+    directory: Path
+    kinds: tuple[str, ...]
+    """The kinds of names that count there: see `core.events.CheckpointsFound`."""
+    steps: tuple[int, ...] = ()
+    """The newest step there, behind one that was there before and is higher, if there is one; none
+    if the directory was known, and other names count there."""
+    is_resumed: bool = False
+    """Whether the newest step is above one from before the attempt: it goes on there."""
 
 
 class Finder(Watch, Protocol):

@@ -24,6 +24,7 @@ from supervisor.engines.handles import (
     Check,
     Connection,
     Finder,
+    FoundPlace,
     Memory,
     Notes,
     OomKills,
@@ -376,7 +377,7 @@ class HostFiles(Protocol):
     def find_checkpoints(
         self,
         wanted: Wanted,
-        on_found: Callable[[Path, tuple[str, ...], tuple[int, ...]], None],
+        on_found: Callable[[FoundPlace], None],
         on_others: Callable[[Path, Mapping[Path, int]], None],
         on_commit: Callable[[int], None],
         on_lower: Callable[[int], None],

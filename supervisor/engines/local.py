@@ -36,7 +36,7 @@ from supervisor.engines.ahead.preparing import Preparations
 from supervisor.engines.checkpoint_search import Wanted
 from supervisor.engines.clearing import Clearing, Releasing
 from supervisor.engines.group import Member, WorkerGroup
-from supervisor.engines.handles import Finder, Memory, Watch
+from supervisor.engines.handles import Finder, FoundPlace, Memory, Watch
 from supervisor.engines.hearing import Hearing
 from supervisor.engines.host_port import Compilations, Host, MainLoop
 from supervisor.engines.judging import Judge, Seen, judged, redacted, seen_of
@@ -154,6 +154,8 @@ class LocalEngine:
         )
         self._group = group
         group.committed = newest = newest_told(machine, launch.plan, self._notice)
+        if newest is not None:
+            group.first_seen[newest] = began
         self._survivors = SurvivorWatch(
             group,
             self._reactor,
@@ -397,12 +399,13 @@ class LocalEngine:
             pids=partial(self._pids_of, launch),
         )
 
-        def found(directory: Path, kinds: tuple[str, ...], steps: tuple[int, ...]) -> None:
-            now = self._clock.now()
-            self._manifests.found(directory)
-            self._reactor.post(CheckpointsFound(now, launch.phase, str(directory), kinds))
-            for number, step in enumerate(steps, 1):
-                self._committed(launch, step, new=number == len(steps))
+        def found(place: FoundPlace) -> None:
+            now, directory = self._clock.now(), str(place.directory)
+            self._manifests.found(place.directory)
+            event = CheckpointsFound(now, launch.phase, directory, place.kinds, place.is_resumed)
+            self._reactor.post(event)
+            for number, step in enumerate(place.steps, 1):
+                self._committed(launch, step, new=number == len(place.steps))
 
         return self._machine.find_checkpoints(
             wanted,
@@ -425,7 +428,7 @@ class LocalEngine:
     def _committed(self, launch: Launch, step: int, *, new: bool = False) -> None:
         group = self._group
         if group is not None and group.launch is launch:
-            group.note_commit(step)
+            group.note_commit(step, self._clock.now())
         self._reactor.post(CheckpointCommitted(self._clock.now(), launch.phase, step, new))
 
     def _committed_lower(self, launch: Launch, step: int) -> None:
@@ -490,7 +493,10 @@ class LocalEngine:
             ago = self._machine.seconds_since_commit(place, own, committed)
         except OSError:  # it is told where the newest step is looked for
             return None
-        heard_after = None if ago is None or at is None else at - (self._clock.now() - ago)
+        heard_after = None
+        if ago is not None and at is not None:
+            last = self._clock.now() - ago
+            heard_after = at - min(last, group.first_seen.get(committed, last))
         return trained_to(committed, group.saved, group.step, heard_after)
 
     def _end_those_that_failed(self, group: WorkerGroup, known: Sequence[Member]) -> None:

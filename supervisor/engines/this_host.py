@@ -31,7 +31,7 @@ from supervisor.core.pipes import HeldPipes
 from supervisor.engines import checkpoint_source
 from supervisor.engines.checkpoint_finder import CheckpointFinder
 from supervisor.engines.checkpoint_search import Wanted, search_for
-from supervisor.engines.handles import Finder, Watch
+from supervisor.engines.handles import Finder, FoundPlace, Watch
 from supervisor.engines.holders import in_the_way
 from supervisor.files import writing
 from supervisor.host import tree
@@ -245,7 +245,7 @@ class _Files:
     def find_checkpoints(
         self,
         wanted: Wanted,
-        on_found: Callable[[Path, tuple[str, ...], tuple[int, ...]], None],
+        on_found: Callable[[FoundPlace], None],
         on_others: Callable[[Path, Mapping[Path, int]], None],
         on_commit: Callable[[int], None],
         on_lower: Callable[[int], None],

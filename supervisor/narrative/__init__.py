@@ -261,10 +261,16 @@ def _checkpoints_found(
         return
     text = f"checkpoints found in {event.directory}: a new step there is progress; "
     text += "set checkpoint.directory to choose another directory"
-    if forgiven := t.before.budget.failures - t.after.budget.failures:
-        failures = count(forgiven, "charged failure")
-        text += f"; it is of a later epoch, which is progress: {failures} forgiven"
-    yield attempt_event("checkpoints-found", t.after.attempt, text, place=event.directory)
+    before, now = t.before.budget, t.after.budget
+    forgiven = before.failures - now.failures
+    if now.begun_in == t.after.attempt and now.latest_epoch != before.latest_epoch:
+        text += "; it is of a later epoch, and progress once an attempt goes on there"
+    elif now.latest_epoch != before.latest_epoch and before.highest is not None:
+        text += "; it is of a later epoch, and the attempt goes on there: progress"
+        text += f", {count(forgiven, 'charged failure')} forgiven" if forgiven else ""
+    yield attempt_event(
+        "checkpoints-found", t.after.attempt, text, place=event.directory, forgiven=forgiven
+    )
 
 
 def _checkpoint_set_aside(

@@ -430,7 +430,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "checkpoints-found": Kind(
             "The program commits its checkpoints in `place`, which the config does not name: new "
             "steps are looked for there from now on.",
-            ("attempt", "place"),
+            ("attempt", "place", "forgiven"),
         ),
         "checkpoints-elsewhere": Kind(
             "The program also commits checkpoints in `place`, which do not count: only those in "

@@ -77,7 +77,7 @@ def test_each_kind_of_name_in_a_directory_is_reported_once_and_few_are(tmp_path:
     for number in range(300):
         told.hook("open", (f"/cache/{chr(256 + number)}0", "w", WRITES))
         told.hook("os.mkdir", (f"/cache{number}/0", 511, -1))
-    assert len(told.paths) == 2 + 4 + 62
+    assert len(told.paths) == 2 + 12 + 62
 
 
 def test_names_that_another_number_tells_apart_are_reported_and_few_are() -> None:

@@ -26,8 +26,11 @@ UNPROVEN = policy(PhasePolicy("only", 2, 2, Success(), finds_checkpoints=True))
 ACTOR = "/out/checkpoints/actor"
 
 
-def finds(history: History, directory: str = ACTOR, phase: int = 0) -> tuple[Decision, ...]:
-    return history.happens(CheckpointsFound(history.now, phase, directory))
+def finds(
+    history: History, directory: str = ACTOR, phase: int = 0, *, resumed: bool = False
+) -> tuple[Decision, ...]:
+    found = CheckpointsFound(history.now, phase, directory, is_resumed=resumed)
+    return history.happens(found)
 
 
 def job(given: RestartPolicy = FINDS) -> History:
@@ -51,7 +54,7 @@ def test_it_is_told_once() -> None:
     finds(history)
     (line,) = history.told
     assert line.event == "checkpoints-found"
-    assert line.keys == {"attempt": 1, "place": ACTOR}
+    assert line.keys == {"attempt": 1, "place": ACTOR, "forgiven": 0}
     finds(history)
     assert not history.told
 
@@ -189,26 +192,43 @@ def test_a_rerun_that_begins_again_in_another_folder_makes_progress() -> None:
     assert history.state.newest == 30
 
 
-def test_a_program_that_begins_again_in_a_new_folder_each_time_makes_no_progress() -> None:
-    history = job()
-    for number in range(1, 4):
-        finds(history, f"/out/version_{number}")
-        commits_new(history, 10)
+def attempts_until_the_end(history: History, *folders: str) -> int:
+    """How many attempts a job makes, each of which commits the same steps in the `folders`; {} is
+    the number of the attempt."""
+    for number in range(1, 20):
+        for folder in folders:
+            finds(history, folder.format(number))
+            commits_new(history, 5)
+            commits_new(history, 10)
         history.ends(WorkerExit(0, signal="SIGKILL"))
         history.gone(committed=10)
         if history.finish is not None:
-            break
+            assert history.finish.exit_code is ExitCode.BUDGET_SPENT
+            return number
         if history.state.backoff is not None:
             history.waits()
         history.runs()
-    assert history.finish is not None
-    assert history.finish.exit_code is ExitCode.BUDGET_SPENT
+    raise AssertionError("it never ends")
 
 
-def test_a_folder_of_a_later_epoch_is_progress() -> None:
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("/out/version_{}",),
+        ("/out/epoch_{}",),
+        ("/out/round_{}/ckpt",),
+        ("/out/epoch_1", "/out/epoch_2"),
+    ],
+)
+def test_a_program_that_begins_again_each_time_makes_no_progress(folders: tuple[str, ...]) -> None:
+    """In a new folder, or in those of the first epochs again."""
+    assert attempts_until_the_end(job(), *folders) == 3
+
+
+def test_an_attempt_that_goes_on_in_the_folder_of_a_later_epoch_makes_progress() -> None:
     history = job()
     for number in range(1, 6):
-        finds(history, f"/out/epoch_{number}")
+        finds(history, f"/out/epoch_{number}", resumed=number > 1)
         commits_new(history, 10)
         assert history.state.budget.restarts == 0
         history.ends(WorkerExit(0, signal="SIGKILL"))
@@ -216,40 +236,43 @@ def test_a_folder_of_a_later_epoch_is_progress() -> None:
         if history.state.backoff is not None:
             history.waits()
         history.runs()
-    finds(history, "/out/epoch_6")
+    finds(history, "/out/epoch_6", resumed=True)
     (line,) = history.told
-    assert line.text.endswith("which is progress: 1 charged failure forgiven")
+    assert line.text.endswith("the attempt goes on there: progress, 1 charged failure forgiven")
+    assert line.keys["forgiven"] == 1
 
 
-def test_a_program_that_begins_its_epochs_again_each_time_makes_no_progress() -> None:
+def test_the_next_attempt_makes_progress_in_an_epoch_that_one_has_begun() -> None:
     history = job()
-    for _ in range(8):
-        for number in (1, 2):
-            finds(history, f"/out/epoch_{number}")
-            commits_new(history, 5)
-            commits_new(history, 10)
-        history.ends(WorkerExit(0, signal="SIGKILL"))
-        history.gone(committed=10)
-        if history.finish is not None:
-            break
-        if history.state.backoff is not None:
-            history.waits()
-        history.runs()
-    assert history.finish is not None
-    assert history.finish.exit_code is ExitCode.BUDGET_SPENT
-    assert history.state.attempt == 3
+    finds(history, "/out/epoch_1")
+    commits_new(history, 100)
+    history.ends(WorkerExit(0, signal="SIGKILL"))
+    history.gone(committed=100)
+    history.runs()
+    finds(history, "/out/epoch_2")
+    (line,) = history.told
+    assert line.text.endswith("it is of a later epoch, and progress once an attempt goes on there")
+    commits_new(history, 5)
+    assert (history.state.newest, history.state.budget.restarts) == (5, 1)
+    history.ends(WorkerExit(0, signal="SIGKILL"))
+    history.gone(committed=5)
+    history.waits()
+    history.runs()
+    assert history.state.budget.restarts == 2
+    commits_new(history, 10)
+    assert (history.state.newest, history.state.budget.restarts) == (10, 0)
 
 
 def test_a_later_epoch_refills_all_but_the_total() -> None:
-    budget = Budget(restarts=2, preemptions=1, highest=90, total=3).saving_in(
-        "/epoch_2", "/epoch_1"
-    )
+    spent = Budget(restarts=2, preemptions=1, highest=90, total=3)
+    budget = spent.saving_in("/epoch_2", "/epoch_1", 3, is_resumed=True)
     assert (budget.failures, budget.highest, budget.total) == (0, 0, 3)
-    behind = budget.committed(5).saving_in("/epoch_1", "/epoch_2")
-    assert behind.committed(80) == behind
-    again = behind.saving_in("/epoch_2", "/epoch_1")
-    assert again.committed(5) == again
-    assert again.committed(6).highest == 6
+    budget = budget.committed(5, attempt=3)
+    behind = budget.saving_in("/epoch_1", "/epoch_2", 3, is_resumed=True)
+    assert behind.committed(80, attempt=3) == behind
+    again = behind.saving_in("/epoch_2", "/epoch_1", 3, is_resumed=True)
+    assert again.committed(5, attempt=3) == again
+    assert again.committed(6, attempt=3).highest == 6
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 from supervisor.engines.checkpoint_finder import CheckpointFinder
 from supervisor.engines.checkpoint_search import Wanted, search_for
 from supervisor.engines.checkpoint_source import steps_in
+from supervisor.engines.handles import FoundPlace
 from supervisor.protocol.committed import MARKER, METADATA
 from tests.running import eventually
 
@@ -77,9 +78,13 @@ class Bench:
             lambda place, names, closed: steps_in(place, lambda: pids, names, closed),
             lambda place, names: Watched(place, self.watched),
             lambda place, names: Watched(place, self.watched),
-            lambda directory, kinds, steps: self.found.append((directory, steps)),
+            self._on_found,
             lambda directory, others: self.others.append((directory, others)),
         )
+
+    def _on_found(self, place: FoundPlace) -> None:
+        self.found.append((place.directory, place.steps))
+        self.is_resumed = place.is_resumed
 
     def ends(self) -> Path | None:
         """The attempt is over; returns what was found."""
@@ -111,6 +116,18 @@ def test_a_new_step_in_a_place_of_the_job_is_found(
     commit(tmp_path / place, 5)
     assert bench.ends() == tmp_path / place
     assert bench.found == [(tmp_path / place, (5,))]
+
+
+@pytest.mark.parametrize(("there", "is_resumed"), [(None, False), (3, True), (9, False)])
+def test_whether_the_attempt_goes_on_where_steps_were_is_told(
+    attempt: Attempt, tmp_path: Path, there: int | None, is_resumed: bool
+) -> None:
+    if there is not None:
+        commit(tmp_path / "out", there, OLD)
+    bench = attempt("train.py", "--workdir=out")
+    commit(tmp_path / "out", 5)
+    assert bench.ends() == tmp_path / "out"
+    assert bench.is_resumed is is_resumed
 
 
 def test_what_a_process_reports_is_found_while_it_runs(attempt: Attempt, tmp_path: Path) -> None:

@@ -324,14 +324,16 @@ import os, pickle, re, signal, sys, time
 from pathlib import Path
 
 me, last, dies = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+name = f"ckpt_{me}_step_STEP.pkl" if me.startswith("seed") else f"ckpt_step_STEP_{me}.pkl"
 out = Path("out")
 out.mkdir(exist_ok=True)
-done = [int(each.stem.rpartition("_")[2]) for each in out.glob(f"ckpt_{me}_step_*.pkl")]
+steps = [re.search(r"step_([0-9]+)", each.name)[1] for each in out.glob(name.replace("STEP", "*"))]
+done = [int(step) for step in steps]
 for step in range(max(done, default=0) + 1, last + 1):
     time.sleep(0.1)
     print("step", step, flush=True)
     if step % 5 == 0:
-        (out / f"ckpt_{me}_step_{step}.pkl").write_bytes(pickle.dumps({"step": step}))
+        (out / name.replace("STEP", str(step))).write_bytes(pickle.dumps({"step": step}))
     if step == dies:
         os.kill(os.getpid(), signal.SIGKILL)
     if dies < 0 and step % 5 == 0:  # as soon as the save was seen
@@ -342,11 +344,18 @@ for step in range(max(done, default=0) + 1, last + 1):
 """
 
 
+@pytest.fixture(params=[("seed1", "seed2"), ("lr0.1", "lr0.2")], ids=["before", "after"])
+def me(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """What stands in the names of a job and its neighbour, before or after the step."""
+    both: tuple[str, str] = request.param
+    return both
+
+
 @pytest.fixture
-def neighbour(start: Start, here: Path) -> Iterator[Running]:
+def neighbour(start: Start, here: Path, me: tuple[str, str]) -> Iterator[Running]:
     """A healthy job that saves in the same folder, and has saved already."""
     (here / "shares.py").write_text(SHARES)
-    running = start(job(sys.executable, "shares.py", "seed2", "2000", "0", model_dir="b"))
+    running = start(job(sys.executable, "shares.py", me[1], "2000", "0", model_dir="b"))
     running.wait_for_event("checkpoint-committed", step=15)
     yield running
     running.signal(signal.SIGKILL)
@@ -355,11 +364,10 @@ def neighbour(start: Start, here: Path) -> Iterator[Running]:
 
 @pytest.mark.parametrize("dies", [3, 7], ids=["before its first save", "after a save"])
 def test_another_job_that_saves_in_the_same_folder_is_no_progress(
-    start: Start, neighbour: Running, dies: int
+    start: Start, neighbour: Running, me: tuple[str, str], dies: int
 ) -> None:
-    result = start(
-        job(sys.executable, "shares.py", "seed1", "1000", str(dies), model_dir="a")
-    ).result()
+    config = job(sys.executable, "shares.py", me[0], "1000", str(dies), model_dir="a")
+    result = start(config).result()
     assert result.code == 76, result.log
     own = None if dies < 5 else 5
     assert [each["newest_committed_step"] for each in result.events("attempt-ended")] == [own] * 3
@@ -367,17 +375,19 @@ def test_another_job_that_saves_in_the_same_folder_is_no_progress(
 
 
 def test_another_job_that_saves_in_the_same_folder_proves_no_success(
-    start: Start, neighbour: Running
+    start: Start, neighbour: Running, me: tuple[str, str]
 ) -> None:
-    config = job(sys.executable, "shares.py", "seed1", "12", "0", model_dir="a", restarts=0)
+    config = job(sys.executable, "shares.py", me[0], "12", "0", model_dir="a", restarts=0)
     config["trainer"]["command"]["success"] = {"step": 14}
     result = start(config).result()
     assert result.code == 76, result.log
     assert result.event("attempt-ended")["newest_committed_step"] == 10
 
 
-def test_the_next_supervisor_knows_which_names_count(start: Start, neighbour: Running) -> None:
-    config = job(sys.executable, "shares.py", "seed1", "1000", "0", model_dir="a")
+def test_the_next_supervisor_knows_which_names_count(
+    start: Start, neighbour: Running, me: tuple[str, str]
+) -> None:
+    config = job(sys.executable, "shares.py", me[0], "1000", "0", model_dir="a")
     running = start(config)
     running.wait_for_event("checkpoint-committed", step=10)
     running.signal(signal.SIGKILL)
@@ -403,6 +413,39 @@ def test_higher_steps_that_another_job_has_left_in_the_folder_hide_no_progress(
     assert result.code == 0, result.log
     ended = [each["newest_committed_step"] for each in result.events("attempt-ended")]
     assert ended == [5, 10, 15, 20, 20]
+
+
+EPOCHS = """
+import os, pickle, signal, sys, time
+from pathlib import Path
+
+begins_anew = sys.argv[1] == "anew"
+epochs = sorted(Path("out").glob("epoch_*"))
+epoch, done = len(epochs) if begins_anew else max(len(epochs) - 1, 0), 0
+if epochs and not begins_anew:
+    done = max(int(each.stem[5:]) for each in epochs[-1].glob("*.pkl"))
+saves = 0
+for number in range(epoch, 4):
+    folder = Path("out", f"epoch_{number}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for step in range(done + 1, 4):
+        print("step", step, flush=True)
+        (folder / f"step_{step}.pkl").write_bytes(pickle.dumps({"step": step}))
+        time.sleep(1.0)
+        saves += 1
+        if saves == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+    done = 0
+"""
+
+
+@pytest.mark.parametrize(("begins", "code"), [("where it was", 0), ("anew", 76)])
+def test_steps_that_begin_again_in_the_folder_of_each_epoch(
+    start: Start, here: Path, begins: str, code: int
+) -> None:
+    (here / "epochs.py").write_text(EPOCHS)
+    result = start(job(sys.executable, "epochs.py", begins, restarts=2)).result()
+    assert result.code == code, result.log
 
 
 @pytest.mark.parametrize("folder", ["run/checkpoints", "out"])

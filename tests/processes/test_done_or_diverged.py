@@ -130,6 +130,26 @@ def of_3000_steps(model_dir: Path, program: str, tell: str, **restart: Any) -> d
     return job
 
 
+def test_a_step_that_is_saved_again_and_again_is_no_success(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    """The name has the number of all steps, and each save replaces the one before."""
+    program = """
+import os, pickle, shutil
+saves.mkdir(parents=True, exist_ok=True)
+for n in range(1, 9):
+    TELL
+    (saves / "new").write_bytes(pickle.dumps(n))
+    (saves / "new").rename(saves / "ckpt_3000.pkl")
+    time.sleep(0.4)
+"""
+    job = of_3000_steps(model_dir, program, "reported", max_num_restarts=1)
+    result = supervise(job)
+    assert result.code == 76, result.log
+    failures = [each["failure"] for each in result.events("attempt-ended")]
+    assert [each["cause"] for each in failures] == [UNPROVEN] * 2
+
+
 def test_a_step_that_is_only_shown_is_named_where_it_proves_no_success(
     supervise: Supervise, model_dir: Path
 ) -> None:

@@ -12,7 +12,7 @@ from supervisor.adapters.stores.checkpoint_watcher import CheckpointPoller
 from supervisor.adapters.stores.requests import Request
 from supervisor.checkpoints.step_check import DamagedStep
 from supervisor.engines.checkpoint_search import Wanted
-from supervisor.engines.handles import Check, Finder
+from supervisor.engines.handles import Check, Finder, FoundPlace
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.committed import OwnNames
 from supervisor.protocol.location import Uri
@@ -136,7 +136,7 @@ class SimulatedFiles:
     def find_checkpoints(
         self,
         wanted: Wanted,
-        on_found: Callable[[Path, tuple[str, ...], tuple[int, ...]], None],
+        on_found: Callable[[FoundPlace], None],
         on_others: Callable[[Path, Mapping[Path, int]], None],
         on_commit: Callable[[int], None],
         on_lower: Callable[[int], None],

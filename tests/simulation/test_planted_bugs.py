@@ -87,7 +87,7 @@ def next_attempt_before_the_last_is_gone(monkeypatch: pytest.MonkeyPatch) -> Non
 def same_step_is_progress_again(monkeypatch: pytest.MonkeyPatch) -> None:
     committed = Budget.committed
 
-    def bug(self: Budget, step: int | None, *, new: bool = False) -> Budget:
+    def bug(self: Budget, step: int | None, *, new: bool = False, attempt: int = 0) -> Budget:
         again = step is not None and step == self.highest
         return Budget(highest=step) if again else committed(self, step)
 
@@ -97,7 +97,7 @@ def same_step_is_progress_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def progress_refills_what_nothing_refills(monkeypatch: pytest.MonkeyPatch) -> None:
     committed = Budget.committed
 
-    def bug(self: Budget, step: int | None, *, new: bool = False) -> Budget:
+    def bug(self: Budget, step: int | None, *, new: bool = False, attempt: int = 0) -> Budget:
         after = committed(self, step)
         return after if after == self else replace(after, total=0)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from supervisor.engines.checkpoint_search import Wanted
-from supervisor.engines.handles import Finder, Watch
+from supervisor.engines.handles import Finder, FoundPlace, Watch
 from supervisor.engines.this_host import ThisHost
 from supervisor.host.notice import Tell
 from supervisor.protocol.committed import OwnNames
@@ -60,7 +60,7 @@ class AgentHost(ThisHost):
     def find_checkpoints(
         self,
         wanted: Wanted,
-        on_found: Callable[[Path, tuple[str, ...], tuple[int, ...]], None],
+        on_found: Callable[[FoundPlace], None],
         on_others: Callable[[Path, Mapping[Path, int]], None],
         on_commit: Callable[[int], None],
         on_lower: Callable[[int], None],

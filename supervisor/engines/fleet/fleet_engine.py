@@ -540,7 +540,7 @@ class FleetEngine:
             case WorkerReported(message=StepMessage()) if not self._has_stepped:
                 self._has_stepped = True
                 self._compile_cache.take_over()
-            case CheckpointsFound(_, _, directory):
+            case CheckpointsFound(directory=directory):
                 self._manifests.found(Path(directory))
             case WorkersIdle(_, _, seconds):
                 self._idle[agent] = (now, seconds)
