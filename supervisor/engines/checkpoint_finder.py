@@ -59,6 +59,8 @@ _MAX_WRITTEN = 500
 _MAX_TOLD = 12
 """So many kinds of names in a directory the bootstrap tells at most, numbers apart: then there may
 be more (`bootstrap.written`)."""
+_UNTIL_TOLD = 0.5
+"""Seconds in which the bootstrap reports what the attempt writes, if it does."""
 _MAX_PROGRAMS = 64
 """The most programs that the attempt starts whose command lines say where to look."""
 _MAX_STEPS = 20
@@ -101,11 +103,15 @@ class CheckpointFinder:
         """The directories and kinds of names that the bootstrap has reported."""
         self._written: set[tuple[Path, str]] = set()
         """The directories in which the attempt writes, with the kinds of names (`kind_of`)."""
+        self._written_since: dict[Path, float] = {}
+        """The directories in which the attempt writes, with the time at which that was known."""
         self._own: set[Path] = set()
         """The steps that the attempt was seen to write."""
         self._programs: set[tuple[tuple[str, ...], Path]] = set()
         """The programs that the attempt was seen to start, with their working directories."""
         self._places: dict[Path, SavePlace] = {}
+        self._names_seen: dict[Path, OwnNames | None] = {}
+        """Which names counted in each of these when it was looked at."""
         self._walked: set[Path] = set()
         """The directories that were found by a search of all folders."""
         self._has_walked = False
@@ -148,9 +154,9 @@ class CheckpointFinder:
         """See `handles.Finder`."""
         place = Path(path)
         if place.is_absolute():
-            self._note(path)
             if len(self._told) < _MAX_WRITTEN:
                 self._told.add((place.parent, kind_of(place.name)))
+            self._note(path)
             with self._lock:
                 self._names_may_change()
             if len(self._made) < _MAX_WRITTEN:
@@ -159,6 +165,7 @@ class CheckpointFinder:
 
     def _note(self, path: str) -> None:
         for step in self._search.steps_in(path):
+            self._written_since.setdefault(step.parent, time.monotonic())
             if len(self._written) < _MAX_WRITTEN:
                 self._written.add((step.parent, kind_of(step.name)))
             if len(self._own) < _MAX_WRITTEN:
@@ -214,7 +221,7 @@ class CheckpointFinder:
                 present = self._seen(self._current)
             except OSError:  # whoever watches this directory says so; here, we look again
                 return
-            better = self._better_than(present)
+            better = self._better_than(present, last=last)
             self._has_walked |= is_whole
             self._is_over = present.rises
             if better is not None and not self._is_over and self._is_time(present, last=last):
@@ -232,6 +239,8 @@ class CheckpointFinder:
     def _take(self, directory: Path) -> None:
         place = self._places[directory]
         assert place.newest is not None
+        if self._names_in(directory) != self._names_seen[directory]:
+            return  # the attempt has told since which names are its own
         steps = (place.newest,) if place.above is None else (place.above, place.newest)
         resumed = place.before is not None and place.newest > place.before
         with self._lock:
@@ -296,7 +305,7 @@ class CheckpointFinder:
     def _may_be_a_step(self, path: str) -> bool:
         return any(True for _ in self._search.steps_in(path))
 
-    def _better_than(self, present: SavePlace) -> Path | None:
+    def _better_than(self, present: SavePlace, *, last: bool) -> Path | None:
         """Returns the directory of this job that takes the place of the `present` one: of several,
         one whose steps rise, then the one with the lowest step, then the one nearest to the root,
         then by name, so that the answer does not depend on the order of the system's lists."""
@@ -310,6 +319,8 @@ class CheckpointFinder:
             if place is None or place.newest is None:
                 continue
             self._others[each] = step = place.newest
+            if not last and self._may_be_told(each):
+                continue
             if place.above is not None and present.has_steps:
                 continue  # the higher one is not this job's, and must not replace what is
             if present.newest is None or place.rises or step < present.newest:
@@ -318,6 +329,13 @@ class CheckpointFinder:
             self._better_since = None
             return None
         return min(better)[-1]
+
+    def _may_be_told(self, directory: Path) -> bool:
+        """Whether the bootstrap may be about to report what the attempt writes in a directory: a
+        file there was seen open just now."""
+        since = self._written_since.get(directory)
+        is_told = any(place == directory for place, _ in self._told.copy())
+        return since is not None and not is_told and time.monotonic() - since < _UNTIL_TOLD
 
     def _committing(self, directory: Path) -> SavePlace | None:
         """Returns what is seen of another directory than the present one; None: it is not this
@@ -339,12 +357,15 @@ class CheckpointFinder:
         Raises:
             OSError: it cannot be read now.
         """
-        place = self._places.get(directory)
+        place, names = self._places.get(directory), self._names_in(directory)
         if place is None:
             is_made_since = self._has_walked and directory in self._walked
-            there = () if is_made_since else self._entries_of(directory)
+            there = frozenset() if is_made_since else self._entries_of(directory)
             self._old_kinds[directory] = frozenset(self._kinds_before(directory))
             place = self._places[directory] = SavePlace(there, self._search.began)
+        elif names != self._names_seen[directory]:  # what was seen may be another job's
+            place = self._places[directory] = place.renewed()
+        self._names_seen[directory] = names
         place.look(self._counting(directory), self._own.copy(), time.time())
         return place
 

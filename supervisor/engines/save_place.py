@@ -43,6 +43,10 @@ class SavePlace:
         before. A base model stays alone; if it is deleted, the steps after it count from the next
         one."""
 
+    def renewed(self) -> SavePlace:
+        """Returns the same directory, of which nothing is seen yet."""
+        return SavePlace(self._there, self._began)
+
     def look(self, steps: Iterable[tuple[int, Path]], own: Collection[Path], now: float) -> None:
         """Take in committed `steps`, highest first. The attempt has written `own`, whatever was
         there. `now` is the Unix time.

@@ -172,6 +172,23 @@ def test_what_a_process_has_open_is_found(attempt: Attempt, tmp_path: Path) -> N
     assert attempt_of_this_process.ends() == tmp_path / "elsewhere"
 
 
+def test_what_was_seen_before_the_attempt_told_its_names_is_forgotten(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    """Another job saves in the same folder."""
+    commit(tmp_path / "run" / "checkpoints", 90, OLD)  # so that nothing else counts at once
+    out = tmp_path / "out"
+    commit(out, "seed2_step_10", OLD)
+    bench = attempt("train.py", "--workdir", "out")
+    commit(out, "seed2_step_20")
+    assert eventually(lambda: bench.finder._others == {out: 20})
+    bench.finder.note_written(str(out / "seed1_step_5"))
+    commit(out, "seed1_step_5")
+    assert bench.ends() == out
+    assert bench.found == [(out, (5,))]
+    assert not bench.is_resumed
+
+
 def test_a_base_model_that_is_only_read_is_no_progress(attempt: Attempt, tmp_path: Path) -> None:
     commit(tmp_path / "base", 900, OLD)
     bench = attempt("train.py", "--base", "base")
