@@ -19,6 +19,7 @@ from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import FileJournal, History, JournalError
 from supervisor.adapters.stores.space import Space
 from supervisor.adapters.telling.console import JsonConsole, PlainConsole
+from supervisor.adapters.telling.goodput_keeper import GoodputKeeper
 from supervisor.adapters.telling.runlog import LogFormat, RunLog, ShowLine, as_json
 from supervisor.adapters.telling.status_file import StatusFile
 from supervisor.adapters.telling.summary import Summary
@@ -32,6 +33,7 @@ from supervisor.checkpoint_warning import CheckpointWarning
 from supervisor.core.events import Noticed
 from supervisor.core.policy import RestartPolicy
 from supervisor.disk_limits import DiskLimits
+from supervisor.goodput.kept import GOODPUT
 from supervisor.host.notice import Notice, Tell
 from supervisor.narrative.failure_text import failure_line
 from supervisor.narrative.rendered import (
@@ -250,6 +252,10 @@ def observers_of(
         summary, partial(_restore_summary, summary, policy, journal, history, warn)
     )()
     journal.add_view(_SUMMARY, observers.isolated_view(summary, summary.view))
+    keeper = GoodputKeeper(log.say)
+    observers.add(keeper)
+    observers.isolated_view(keeper, partial(keeper.restore, history))()
+    journal.add_view(GOODPUT, observers.isolated_view(keeper, keeper.view))
     observers.add_with_timers(partial(DiskLimits, limits, space, cache, notice))
     observers.add_with_timers(
         lambda call_later: CheckpointWarning(plans, job.model_dir, call_later, warn, notice)

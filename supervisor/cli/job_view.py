@@ -33,6 +33,8 @@ from supervisor.cli.complaints import complain
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
+from supervisor.goodput.kept import ledger_after, ledger_before
+from supervisor.goodput.wall_time import Goodput
 from supervisor.host.identity import Identity
 from supervisor.narrative.device_text import unit
 from supervisor.ports import Objects
@@ -104,6 +106,16 @@ def view(place: Path | Uri) -> JobView:
     return JobView(
         history, history.policy, owner, _standstill(identity), identity, ask, lambda: look()[1]
     )
+
+
+def goodput_of(job: JobView) -> Goodput | None:
+    """Returns where the job's wall time went: up to now, if its supervisor lives; None: not known,
+    because the journal is of an earlier version."""
+    ledger = ledger_before(job.history)
+    if ledger is None:
+        return None
+    now = time.time() if job.owner is not None and job.history.state.exit_code is None else None
+    return ledger_after(ledger, job.history.transitions).so_far(now)
 
 
 def _no_job(place: Path | Uri, history: History) -> str:

@@ -14,6 +14,7 @@ from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.job_view import (
     JobView,
     NoJobError,
+    goodput_of,
     print_line,
     quarantined,
     run_and_report,
@@ -24,6 +25,7 @@ from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure
 from supervisor.files.attempts import attempt_folder
+from supervisor.goodput.goodput_text import goodput_record, goodput_text
 from supervisor.narrative.device_text import missing_units, unit
 from supervisor.narrative.event_line import budget_used, count
 from supervisor.narrative.failure_text import certainty, place_of_failure, record, success_warning
@@ -95,6 +97,7 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
         {"unit": each.unit, "reason": each.reason, "until": each.until + state.epoch}
         for each in state.quarantine.entries
     ]
+    goodput = goodput_of(job)
     return {
         "v": 1,
         "model_dir": str(place),
@@ -104,6 +107,7 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
         "failure": told,
         "checkpoints": state.checkpoints,
         "quarantine": quarantine,
+        "goodput": None if goodput is None else goodput_record(goodput),
     }
 
 
@@ -137,6 +141,7 @@ def print_status(job: JobView, place: Path | Uri) -> None:
         print_line(f"the same failure came {again}: {state.livelock.failure}")
     phase = policy.phases[state.phase]
     for line in (
+        *map(goodput_text, filter(None, (goodput_of(job),))),
         *_rung(state, phase),
         *_missing_units(job.history, phase),
         *quarantined(state, phase),

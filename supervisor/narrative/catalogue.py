@@ -77,10 +77,15 @@ KEYS = {
     "num_units": "number: how many devices or hosts the phase has",
     "num_workers": "number: how many workers the attempt has",
     "number": "number: how many standbys, reports or processes the event is about",
-    "parts": "object: the seconds of each part of the recovery, by name: `earlier attempts` "
-    "(those that ended before a step), `detect`, `stop`, `clean up`, `backoff`, `probe`, "
-    "`capacity`, `decide`, `start`, `standby`, `imports`, `backend`, `restore`, `compile`, "
-    "`first step`, and `program` (work in no stage that was reported)",
+    "not_running": "number: the seconds between runs of the supervisor, which are no part of the "
+    "goodput",
+    "uncommitted": "number: the seconds of training that is in no checkpoint yet",
+    "parts": "object: of `goodput`, the seconds of each part of the time "
+    "([which](../explanation/goodput.md)); else of each part of the recovery, by name: "
+    "`earlier attempts` (those that ended before a step), `detect`, `stop`, `clean up`, "
+    "`backoff`, `probe`, `capacity`, `decide`, `start`, `standby`, `imports`, "
+    "`backend`, `restore`, `compile`, `first step`, and `program` (work in "
+    "no stage that was reported)",
     "phase": "text: the name of the phase",
     "phase_number": "number: the position of the phase in the job, from 1",
     "phases": "texts: the names of all phases",
@@ -163,6 +168,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "job-ended": Kind(
             "The run ends; `status` and `code` say whether the job is complete.",
             ("status", "code", "reason", "failure"),
+        ),
+        "goodput": Kind(
+            "How much of the job's wall time, so far, became training that is kept, and where the "
+            "rest went; told at the end of a run.",
+            ("goodput", "seconds", "not_running", "uncommitted", "parts"),
         ),
         "counts-reset": Kind(
             "The job had failed for good and was started again, so its counts start at zero.",

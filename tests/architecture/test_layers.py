@@ -19,7 +19,7 @@ _CONFIG = _BASE | {"config"}
 _DIAGNOSIS = _CONFIG | {"diagnosis"}
 _CORE = _DIAGNOSIS | {"core"}
 _PORTS = _CORE | {"ports"}
-_ADAPTERS = _PORTS | {"narrative", "history", "checkpoints"}
+_ADAPTERS = _PORTS | {"narrative", "history", "goodput", "checkpoints"}
 _ENGINES = _ADAPTERS | {"adapters"}
 _TOP = _ENGINES | {
     "engines",
@@ -51,6 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "ports": _CORE,
     "narrative": _CORE - {"config"} | {"ports", "narrative"},
     "history": _PORTS | {"history"},
+    "goodput": _PORTS | {"history", "goodput"},
     "adapters": _ADAPTERS,  # and never one another: see `violations`
     "engines": _ENGINES | {"engines"},
     "runtime": _TOP,

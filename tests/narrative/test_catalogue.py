@@ -19,6 +19,7 @@ SHAPE = {"text", "level", "quotes"}
 PASSED_ON = {
     "**budget_keys": set(BUDGET),
     "**stage_keys": {"stage", "step"},
+    "**goodput_record": {"goodput", "seconds", "not_running", "uncommitted", "parts"},
     "**keys": {"code", "verdict", "certain"},
 }
 """What is given to them by `**`."""
