@@ -20,7 +20,7 @@ from supervisor.checkpoints.formats import (
     is_zip,
     size_of,
 )
-from supervisor.checkpoints.streams import is_msgpack, is_pickle
+from supervisor.checkpoints.streams import MAPS, is_msgpack, is_pickle
 from supervisor.protocol.checkpoint_layouts import Structure
 from supervisor.protocol.reading import UnreadableError, open_file, read_end, read_object
 
@@ -39,6 +39,15 @@ _CHECKS: Mapping[Structure, Callable[[FileIO], bool]] = {
     Structure.PICKLE: is_pickle,
     Structure.NAMED: lambda file: size_of(file) > 0,
 }
+_BEGINNINGS = {
+    b"PK\3\4": is_zip,
+    b"\x93NUMPY": is_npy,
+    b"\x89HDF\r\n\x1a\n": is_hdf5,
+    b"\x80": is_pickle,
+    **{bytes((head,)): is_msgpack for head in MAPS},
+}
+"""How files of a format begin. It is this that counts, and not the suffix: people give `.ckpt` and
+`.pt` to any format."""
 _SUFFIXES = {".safetensors": is_safetensors, ".pt": is_zip, ".pth": is_zip, ".bin": is_zip}
 """The files of a Hugging Face checkpoint that a structure is known of."""
 _DATA = re.compile(r"\.data-(\d{5})-of-(\d{5})")
@@ -69,9 +78,18 @@ def is_complete(step: Path, structure: Structure) -> bool:
         if structure is Structure.TENSORFLOW:
             return _is_complete_table(step)
         with open_file(step) as file:
-            return _CHECKS[structure](file)
+            return _check_of(file, structure)(file)
     except (FileNotFoundError, NotADirectoryError, UnreadableError):
         return False
+
+
+def _check_of(file: FileIO, structure: Structure) -> Callable[[FileIO], bool]:
+    if structure in (Structure.SAFETENSORS, Structure.NAMED):  # they begin with any byte
+        return _CHECKS[structure]
+    start = file.read(max(map(len, _BEGINNINGS)))
+    file.seek(0)
+    told = (check for begins, check in _BEGINNINGS.items() if start.startswith(begins))
+    return next(told, _CHECKS[structure])
 
 
 def _is_complete_folder(step: Path) -> bool:

@@ -36,7 +36,8 @@ These write a step under its final name. A step that was cut off by a kill has t
 
 * **Closed while alive.** The supervisor sees, while all workers live, that no process has a file of the step open for
   writing any more. What it did not see before the attempt ended counts only if all workers exited with code 0.
-* **Complete.** What the format says of its own size agrees with the file, as the table says.
+* **Complete.** What the format says of its own size agrees with the file, as the table says. The first bytes of a file
+  tell its format, also where the suffix is that of another one: `ckpt_100.ckpt` may hold msgpack or a pickle.
 
 A step that was there before the supervisor started counts as the place where the program begins, if it is complete.
 Steps of this kind count on a disk only, not in a bucket or a mount of one.
@@ -49,7 +50,7 @@ _TAIL = """\
 What the checks do not prove:
 
 * that the values are right: nothing is loaded, and no checksum is computed;
-* that a row of npy arrays has as many arrays as it should: a file that ends between two arrays looks complete, and only
+* that a row of npy arrays, or of pickles, has as many as it should: a file that ends between two looks complete, and only
   the first proof tells it apart;
 * that a step of several files has all of them, unless an index names them. Save all of a step in one file or folder.
 

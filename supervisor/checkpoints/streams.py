@@ -49,7 +49,7 @@ _SIZED = {
 """The bytes of the length that follows a head, and how many more bytes come than it says."""
 _HOLDERS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 """The bytes of the count that follows a head, and how many values each of the counted has."""
-_MAPS = {*range(0x81, 0x90), 0xDE, 0xDF}
+MAPS = {*range(0x81, 0x90), 0xDE, 0xDF}
 """Heads of a map that is not empty."""
 
 _OPCODES = {opcode.code.encode("latin-1"): opcode.arg for opcode in pickletools.opcodes}
@@ -66,7 +66,7 @@ def is_msgpack(file: FileIO) -> bool:
     """True if the file is one map of msgpack that is not empty, and nothing else."""
     size, reader = size_of(file), _reader_of(file)
     start = reader.peek(1)[:1]
-    if not start or start[0] not in _MAPS:
+    if not start or start[0] not in MAPS:
         return False
     left = [1]
     for _ in range(_MAX_VALUES):
@@ -89,15 +89,20 @@ def is_msgpack(file: FileIO) -> bool:
 
 
 def is_pickle(file: FileIO) -> bool:
-    """True if the file is one pickle of protocol 2 or later: its STOP opcode is the last byte, and
-    is reached opcode by opcode."""
+    """True if the file is one or more pickles of protocol 2 or later: the STOP opcode of the last
+    one is the last byte, and is reached opcode by opcode.
+
+    The beginning of such a file that ends between two pickles looks complete.
+    """
     size, reader = size_of(file), _reader_of(file)
-    if reader.peek(1)[:1] != _PROTO:
-        return False
+    is_begin = True
     for _ in range(_MAX_VALUES):
         code = reader.read(1)
-        if code == b".":
-            return reader.tell() == size
+        if is_begin and code != _PROTO:
+            return False
+        is_begin = code == b"."
+        if is_begin and reader.tell() == size:
+            return True
         if code not in _OPCODES or not _skip_argument(reader, code, size):
             return False
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import tempfile
 from collections.abc import Callable
@@ -64,6 +65,30 @@ def test_a_file_with_more_behind_it_or_of_zeros_is_not_complete(name: str, tmp_p
         ends_alike = data[:-1] == whole[:-1] and not name.endswith((".pkl", ".pickle"))
         if not ends_alike:  # the last byte of an array may be anything
             assert not complete(path), data[-5:]
+
+
+@pytest.mark.parametrize("suffix", [".ckpt", ".pt", ".pkl"])
+@pytest.mark.parametrize("name", FILES)
+def test_the_first_bytes_tell_the_format_and_not_the_suffix(
+    name: str, suffix: str, tmp_path: Path
+) -> None:
+    whole = FILES[name]()
+    if name.endswith(".safetensors") or whole.startswith(b"{"):  # these begin with any byte
+        return
+    path = tmp_path / f"ckpt_100{suffix}"
+    path.write_bytes(whole)
+    assert complete(path)
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert not complete(path)
+
+
+def test_several_pickles_in_one_file_are_complete(tmp_path: Path) -> None:
+    path = tmp_path / "state_100.pkl"
+    path.write_bytes(pickle.dumps({"step": 100}) + pickle.dumps([1.0, 2.0]))
+    assert complete(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert not complete(path)
 
 
 @pytest.mark.parametrize("name", FILES)
