@@ -35,6 +35,7 @@ from supervisor.core.state import JobState
 from supervisor.engines.holders import lock_in_the_way
 from supervisor.engines.missing_jax import missing_jax
 from supervisor.engines.python_program import script_of
+from supervisor.engines.shell_script import shell_script
 from supervisor.files.segments import JOURNAL
 from supervisor.host.notice import Notice
 from supervisor.model_dir_ownership import ModelDirError
@@ -386,12 +387,17 @@ def _shell_only_words(prepared: Prepared) -> Iterator[Notice]:
 
 def _hidden_failures(prepared: Prepared) -> Iterator[Notice]:
     for plan in prepared.plans:
-        if plan.is_command and (reader := pipe_that_hides_failure(plan.argv)) is not None:
+        if not plan.is_command:
+            continue
+        script, text = shell_script(plan.argv)
+        reader = pipe_that_hides_failure(plan.argv, text)
+        if reader is not None:
+            place = script or "command.argv"
             yield _doubt(
                 "pipe-hides-failure",
                 f"phase {plan.name!r} pipes its output into `{reader}`, so the shell exits as "
                 f"`{reader}` does: a program that was killed looks as if it had succeeded; write "
-                "`set -o pipefail` first (command.argv), or leave the pipe out: each attempt "
+                f"`set -o pipefail` first ({place}), or leave the pipe out: each attempt "
                 "keeps its output in rank0.log",
             )
 

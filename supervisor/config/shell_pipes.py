@@ -17,6 +17,7 @@ from itertools import groupby
 from supervisor.config.known_programs import is_launcher, is_python, is_shell
 
 _SETS_COMMAND = re.compile(r"-[A-Za-z]*c")
+_COMMENT = re.compile(r"(?m)^\s*#.*$")
 _PIPEFAIL = "pipefail"
 _PIPES = ("|", "|&")
 _ENDS_COMMAND = (";", "&")
@@ -24,11 +25,12 @@ _NO_COMMANDS = ("done", "exit", "fi", "}")
 """Words after the last command that change nothing of its exit code."""
 
 
-def pipe_that_hides_failure(argv: Sequence[str]) -> str | None:
+def pipe_that_hides_failure(argv: Sequence[str], script: str | None = None) -> str | None:
     """Returns the name of the command that reads the program's output from a pipe, and whose exit
-    code the shell command `argv` has; None: there is none."""
-    text = _command(argv)
-    if text is None or any(_PIPEFAIL in word for word in argv):
+    code the shell command `argv` has; None: there is none. `script` is the text of the script that
+    it runs, if it is known."""
+    text = _command(argv) if script is None else _COMMENT.sub("", script)
+    if text is None or any(_PIPEFAIL in word for word in (*argv, text)):
         return None
     last = _last_command(text)
     places = [place for place, word in enumerate(last) if word in _PIPES]
@@ -55,7 +57,9 @@ def _command(argv: Sequence[str]) -> str | None:
 def _last_command(text: str) -> list[str]:
     """Returns the words of the last command of a list, with its pipes, `&&` and `||`, but without
     substitutions and groups."""
-    lexer = shlex.shlex(text.strip().replace("\n", " ; "), posix=False, punctuation_chars=True)
+    lexer = shlex.shlex(
+        text.replace("\\\n", " ").strip().replace("\n", " ; "), posix=False, punctuation_chars=True
+    )
     lexer.whitespace_split = True
     lexer.commenters = ""
     try:

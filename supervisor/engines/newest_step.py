@@ -50,9 +50,9 @@ def steps_left(
         return committed, None
     if torn is not None:
         text = (
-            f"{torn} does not count, because it is not complete: it was being written, the disk was "
-            "full, or it is of no format that is known. If the program fails when it loads it, move "
-            "it aside and run the same command again; if not, save in another format"
+            f"{torn} does not count, because it is not complete: it was being written, the disk "
+            "was full, or it is of no format that is known. If the program fails when it loads "
+            "it, move it aside and run the same command again; if not, save in another format"
         )
         tell(Notice("checkpoint-incomplete", text, place=str(torn)))
     return committed, unproven

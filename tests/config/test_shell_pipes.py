@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from supervisor.config.shell_pipes import pipe_that_hides_failure
+from supervisor.engines.shell_script import shell_script
 
 
 @pytest.mark.parametrize(
@@ -51,3 +54,47 @@ def test_the_code_is_that_of_the_program(text: str) -> None:
 def test_what_is_no_shell_has_no_pipe() -> None:
     assert pipe_that_hides_failure(["python", "-c", "a | b"]) is None
     assert pipe_that_hides_failure(["bash", "train.sh", "-c", "a | b"]) is None
+
+
+SCRIPT = """#!/usr/bin/env bash
+# runs the training | and keeps its output
+export SEED=1
+python -u train.py \\
+    --lr 1 2>&1 | tee log.txt
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "reader"),
+    [
+        (["./go.sh"], "tee"),
+        (["bash", "go.sh", "--lr", "1"], "tee"),
+        (["bash", "-o", "pipefail", "go.sh"], None),
+        (["python", "./go.sh"], None),
+        (["./no-such-file.sh"], None),
+        (["go.sh"], None),
+    ],
+)
+def test_a_script_is_read(
+    argv: list[str], reader: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "go.sh").write_text(SCRIPT)
+    _, text = shell_script(argv)
+    assert pipe_that_hides_failure(argv, text) == reader
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        SCRIPT.replace("export", "set -euo pipefail; export"),
+        SCRIPT + "echo done\n",
+        SCRIPT.replace("#!/usr/bin/env bash", "#!/usr/bin/env python3"),
+        SCRIPT.replace("| tee log.txt", "> log.txt"),
+    ],
+)
+def test_a_script_without_such_a_pipe_at_its_end(script: str, tmp_path: Path) -> None:
+    path = tmp_path / "go.sh"
+    path.write_text(script)
+    _, text = shell_script([str(path)])
+    assert pipe_that_hides_failure([str(path)], text) is None
