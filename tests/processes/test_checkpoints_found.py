@@ -323,7 +323,7 @@ SHARES = """
 import os, pickle, re, signal, sys, time
 from pathlib import Path
 
-me, last, dies = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+me, last, dies, journal = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 name = f"ckpt_{me}_step_STEP.pkl" if me.startswith("seed") else f"ckpt_step_STEP_{me}.pkl"
 out = Path("out")
 out.mkdir(exist_ok=True)
@@ -334,14 +334,16 @@ for step in range(max(done, default=0) + 1, last + 1):
     print("step", step, flush=True)
     if step % 5 == 0:
         (out / name.replace("STEP", str(step))).write_bytes(pickle.dumps({"step": step}))
-    if step == dies:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if dies < 0 and step % 5 == 0:  # as soon as the save was seen
-        seen = f'"kind":"CheckpointCommitted".*"step":{step}'
-        while not re.search(seen, Path("run/journal.jsonl").read_text()):
+    if step % 5 == 0 and dies:  # go on when the save was seen
+        seen = re.compile(f'"kind":"CheckpointCommitted".*"step":{step}')
+        until = time.monotonic() + 30.0
+        while time.monotonic() < until and not seen.search(Path(journal).read_text()):
             time.sleep(0.05)
+    if step == dies or (dies < 0 and step % 5 == 0):
         os.kill(os.getpid(), signal.SIGKILL)
 """
+
+JOURNAL = "a/journal.jsonl"
 
 
 @pytest.fixture(params=[("seed1", "seed2"), ("lr0.1", "lr0.2")], ids=["before", "after"])
@@ -355,7 +357,7 @@ def me(request: pytest.FixtureRequest) -> tuple[str, str]:
 def neighbour(start: Start, here: Path, me: tuple[str, str]) -> Iterator[Running]:
     """A healthy job that saves in the same folder, and has saved already."""
     (here / "shares.py").write_text(SHARES)
-    running = start(job(sys.executable, "shares.py", me[1], "2000", "0", model_dir="b"))
+    running = start(job(sys.executable, "shares.py", me[1], "2000", "0", "", model_dir="b"))
     running.wait_for_event("checkpoint-committed", step=15)
     yield running
     running.signal(signal.SIGKILL)
@@ -366,7 +368,7 @@ def neighbour(start: Start, here: Path, me: tuple[str, str]) -> Iterator[Running
 def test_another_job_that_saves_in_the_same_folder_is_no_progress(
     start: Start, neighbour: Running, me: tuple[str, str], dies: int
 ) -> None:
-    config = job(sys.executable, "shares.py", me[0], "1000", str(dies), model_dir="a")
+    config = job(sys.executable, "shares.py", me[0], "1000", str(dies), JOURNAL, model_dir="a")
     result = start(config).result()
     assert result.code == 76, result.log
     own = None if dies < 5 else 5
@@ -377,7 +379,7 @@ def test_another_job_that_saves_in_the_same_folder_is_no_progress(
 def test_another_job_that_saves_in_the_same_folder_proves_no_success(
     start: Start, neighbour: Running, me: tuple[str, str]
 ) -> None:
-    config = job(sys.executable, "shares.py", me[0], "12", "0", model_dir="a", restarts=0)
+    config = job(sys.executable, "shares.py", me[0], "12", "0", "", model_dir="a", restarts=0)
     config["trainer"]["command"]["success"] = {"step": 14}
     result = start(config).result()
     assert result.code == 76, result.log
@@ -387,7 +389,7 @@ def test_another_job_that_saves_in_the_same_folder_proves_no_success(
 def test_the_next_supervisor_knows_which_names_count(
     start: Start, neighbour: Running, me: tuple[str, str]
 ) -> None:
-    config = job(sys.executable, "shares.py", me[0], "1000", "0", model_dir="a")
+    config = job(sys.executable, "shares.py", me[0], "1000", "0", "", model_dir="a")
     running = start(config)
     running.wait_for_event("checkpoint-committed", step=10)
     running.signal(signal.SIGKILL)
@@ -409,7 +411,9 @@ def test_higher_steps_that_another_job_has_left_in_the_folder_hide_no_progress(
         left = here / "out" / f"ckpt_seed2_step_{step}.pkl"
         left.write_bytes(pickle.dumps({"step": step}))
         os.utime(left, (OLD, OLD))
-    result = start(job(sys.executable, "shares.py", "seed1", "22", "-1", restarts=1)).result()
+    result = start(
+        job(sys.executable, "shares.py", "seed1", "22", "-1", JOURNAL, model_dir="a", restarts=1)
+    ).result()
     assert result.code == 0, result.log
     ended = [each["newest_committed_step"] for each in result.events("attempt-ended")]
     assert ended == [5, 10, 15, 20, 20]

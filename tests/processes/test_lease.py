@@ -285,7 +285,7 @@ def test_a_frozen_owner_is_taken_over_and_gives_up_when_it_wakes(
     start: Start, model_dir: Path, tmp_path: Path
 ) -> None:
     diary = tmp_path / "diary"
-    times = LeaseTimes(duration=2.0, renew=0.4, settle=0.1)
+    times = LeaseTimes(duration=3.0, renew=0.8, settle=0.1)
     toy = ("wait", "--once", "--steps", "20", "--seconds", "0.2", "--diary", str(diary))
     config = command_config(model_dir, *toy, success={"step": 20})
     first = start(config, prefix=leased(times, "alpha"))
@@ -303,7 +303,7 @@ def test_a_frozen_owner_is_taken_over_and_gives_up_when_it_wakes(
     assert "on beta" in result.err
     final = second.result()
     assert final.code == 0, final.out
-    assert "waiting up to 2 s" in final.err
+    assert "waiting up to 3 s" in final.err
     assert "has a lease of supervisor" in final.err
     assert "on alpha" in final.err
     assert final.attempts == 2, "the first wrote nothing into a journal that was not its own"

@@ -58,7 +58,7 @@ def test_query_heads_share_key_value_heads_in_groups() -> None:
         full(_tokens()),
         _model(num_kv_heads=2)(_tokens()),
         rtol=1e-5,
-        atol=1e-6,
+        atol=1e-5,  # of sums whose terms are of the order of 1
     )
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from supervisor.host.identity import Identity
 from supervisor.ports import ConflictError, StoredObject
@@ -266,9 +266,7 @@ class Lease:
 
     def _renew(self) -> None:
         if self._is_late():  # another supervisor may take it by now: we must not write it
-            with suppress(OSError):  # raises a clearer error if another supervisor has it
-                self._look()
-            raise self._expired()
+            self._give_up()
         before = self._renewed
         try:
             self._write()
@@ -276,11 +274,16 @@ class Lease:
             self._look()
             self._write()
         if _now() - before > self._times.kill:  # it hung: it may have replaced another's lease
-            raise self._expired()
+            self._give_up()
         self._on_renewed(self._renewed + self._times.kill - _now())
         with self._answered:
             self._confirmed = self._renewed
             self._answered.notify_all()
+
+    def _give_up(self) -> NoReturn:
+        with suppress(OSError):  # raises a clearer error if another supervisor has it
+            self._look()
+        raise self._expired()
 
     def _look(self) -> None:
         """Read the lease after a conflict: it may be our own, none, or another supervisor's."""
