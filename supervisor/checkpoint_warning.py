@@ -6,7 +6,8 @@ attempt is over, no commit can follow, so the warning comes at once.
 
 A spent budget is a reason too if no checkpoint was ever seen: the program may save and show nothing
 of it. So is the end of a phase without any, if something is there that may be a checkpoint: a
-program that was not killed this time may be killed the next time.
+program that was not killed this time may be killed the next time. And so is each failure without
+any, if whole checkpoints are there: what the attempts after it make is not seen either.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class CheckpointWarning:
             self._warn_at_end("the restart budget is spent")
         elif _is_end_without_checkpoint(transition):
             self._warn_at_end("the program has ended", only_if_found=True)
+        elif _is_failure_without_checkpoint(transition):
+            self._warn_at_end("an attempt has failed", only_if_found=True, only_whole=True)
         if any(isinstance(decision, StartWorkers) for decision in transition.decisions):
             if self._began is None:
                 self._began = transition.wall.timestamp()
@@ -86,19 +89,24 @@ class CheckpointWarning:
             self._is_waiting = True
             self._call_later(_COMMIT_TIMEOUT, self._warn_from_thread)
 
-    def _warn_at_end(self, reason: str, *, only_if_found: bool = False) -> None:
+    def _warn_at_end(
+        self, reason: str, *, only_if_found: bool = False, only_whole: bool = False
+    ) -> None:
         """Warn at once: the attempt is over. With `only_if_found`, only if something new may be a
-        checkpoint."""
+        checkpoint; with `only_whole`, only if it is a whole one."""
         if self._has_warned or not self._plan.is_command:
             return
-        self._has_warned = True
-        make_warning = self._warning_maker(reason, only_if_found=only_if_found)
+        make_warning = self._warning_maker(
+            reason, only_if_found=only_if_found, only_whole=only_whole
+        )
         try:
             # If that place hangs, the engine has waited for it already.
-            _tell(aside(str(self._plan.checkpoint_dir)).ask(make_warning), self._say)
+            warning = aside(str(self._plan.checkpoint_dir)).ask(make_warning)
         except TimeoutError as error:
             text = f"{reason}, but no checkpoint is seen: {error}"
-            self._say(_unseen_in(self._plan.checkpoint_dir, text))
+            warning = _unseen_in(self._plan.checkpoint_dir, text)
+        self._has_warned = warning is not None or not only_whole
+        _tell(warning, self._say)
 
     def _warn_from_thread(self) -> None:
         """Warn while the program runs, if there is still a reason; a thread does it."""
@@ -117,7 +125,7 @@ class CheckpointWarning:
         return self._plans[self._phase].saving_in(self._found)
 
     def _warning_maker(
-        self, reason: str, *, only_if_found: bool = False
+        self, reason: str, *, only_if_found: bool = False, only_whole: bool = False
     ) -> Callable[[], Notice | None]:
         """Returns a function that looks for the checkpoints and returns the warning; None: with
         `only_if_found` nothing new may be one.
@@ -134,7 +142,9 @@ class CheckpointWarning:
 
         def make_warning() -> Notice | None:
             if only_if_found:
-                found = checkpoints_nearby(on_disk, roots, since, shared, only_new=True)
+                found = checkpoints_nearby(
+                    on_disk, roots, since, shared, only_new=True, only_whole=only_whole
+                )
             else:
                 found = found_nearby(on_disk, roots, since, shared)
             if found is None:
@@ -157,6 +167,13 @@ def _is_end_without_checkpoint(transition: Transition) -> bool:
         isinstance(each, FinishJob) for each in transition.decisions
     )
     return is_over and before.newest is None and before.budget.highest is None
+
+
+def _is_failure_without_checkpoint(transition: Transition) -> bool:
+    """Whether an attempt has failed, and no checkpoint was ever seen in the phase."""
+    event, after = transition.event, transition.after
+    is_failure = isinstance(event, WorkersGone) and event.failure is not None
+    return is_failure and after.newest is None and after.budget.highest is None
 
 
 def _tell(warning: Notice | None, tell: Tell) -> None:

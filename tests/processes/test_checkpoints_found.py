@@ -160,7 +160,8 @@ def test_what_nothing_proves_is_named_in_the_warning(start: Start, here: Path) -
     text = result.event("checkpoints-unseen")["text"]
     folder = here / "nobody" / "names" / "checkpoints" / "actor"
     assert f"committed checkpoints are in {folder} (newest: step " in text
-    assert text.endswith(": set trainer.init.checkpoint.directory")
+    assert text.endswith(f" (--set trainer.init.checkpoint.directory={folder})")
+    assert text.startswith("an attempt has failed, but")
 
 
 def test_a_job_that_ends_without_a_checkpoint_says_where_was_looked(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
@@ -64,6 +65,7 @@ def checkpoints_nearby(
     shared: Sequence[Path] = (),
     *,
     only_new: bool = False,
+    only_whole: bool = False,
 ) -> str | None:
     """Returns a sentence about what below `roots`, but not in `place`, may be the checkpoints.
     None: nothing may be.
@@ -72,7 +74,8 @@ def checkpoints_nearby(
     (in `place` too, if they are new); or entries whose name looks like a checkpoint's, first of all
     those that were changed after the Unix time `since`, when the program began. Below `shared`,
     where other jobs save too, only what was changed since then counts. With `only_new` that holds
-    everywhere, and a name that does not speak of checkpoints may be that of a result.
+    everywhere, and a name that does not speak of checkpoints may be that of a result. With
+    `only_whole`, only steps count that are committed or complete.
     """
     committed: dict[Path, int] = {}
     complete: dict[Path, int] = {}
@@ -97,14 +100,14 @@ def checkpoints_nearby(
             ):
                 (alike if is_new else older)[str(entry)] = changed
     if committed:
-        return f"committed checkpoints are in {_told(committed)}: set {_KEY}"
+        return f"committed checkpoints are in {_told(committed)}: set {_KEY} ({_option(committed)})"
     if complete:
-        advice = "" if place in complete else f": set {_KEY}"
+        advice = "" if place in complete else f": set {_KEY} ({_option(complete)})"
         return (
             f"complete checkpoints are in {_told(complete)}, but nobody saw this program write and "
             f"close them{advice} ({_PAGE})"
         )
-    return _told_alike(alike, older) if alike or older else None
+    return None if only_whole or not (alike or older) else _told_alike(alike, older)
 
 
 def _told_alike(changed: Mapping[str, float], older: Mapping[str, float]) -> str:
@@ -150,6 +153,11 @@ def _naming(path: Path) -> str:
 def _any_number(text: str) -> str:
     """Returns a regular expression for `text`, and for the same with other numbers."""
     return re.sub(r"\d+", r"\\d+", text.replace(".", r"\."))
+
+
+def _option(places: Mapping[Path, int]) -> str:
+    """Returns the option of `supervise run` that chooses the first of these places."""
+    return f"--set {shlex.quote(f'{_KEY}={next(iter(places))}')}"
 
 
 def _told(places: Mapping[Path, int]) -> str:
