@@ -58,6 +58,9 @@ A file needs a number after a word such as `step`, `epoch`, `ckpt`, `checkpoint`
 (`100.pt`). If it has several, `step` or `iter` wins over `epoch`, and that over the rest. Names of parts do not count:
 `model-00001-of-00003.safetensors`, `rng_state_0.pth`, `optimizer_100.pt`.
 
+Of two steps the one with the higher number is the newer one. If the number of an epoch stands before the step, as in
+`epoch_3_step_5.pkl` (also `ep` or `round`), the epoch decides first, so steps may begin again in each epoch.
+
 A pickle or msgpack file of more than a million values does not count, nor does a folder of more than 10,000 files.
 
 ## What does not count

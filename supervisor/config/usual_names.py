@@ -16,12 +16,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from supervisor.protocol.checkpoint_layouts import step_of, step_place
+from supervisor.protocol.epochs import EPOCH
 
 _TEMPORARY = re.compile(r"\.orbax-checkpoint-tmp.*|\.(tmp|temp|part|partial)$")
-_DIGITS = re.compile(r"\d+")
-_COUNTED = re.compile(r"(?i)((?<![a-z])(?:step|iter|iteration|update|epoch|ep)s?[_.=-]?)\d+")
+_DIGITS = re.compile(r"[0-9]+")
+_COUNTED = re.compile(rf"(?i)((?<![a-z])(?:(?:step|iter|iteration|update)s?|{EPOCH})[_.=-]?)[0-9]+")
 """A number before the step that rises with it: `epoch=3-step=100`."""
-_AFTER = re.compile(r"([A-Za-z]*)[_=-]?\d+(?:\.\d+)*")
+_AFTER = re.compile(r"([A-Za-z]*)[_=-]?[0-9]+(?:\.[0-9]+)*")
 """A number after the step, with the word before it."""
 _MEASURED = re.compile(r"(?i)loss|acc|val|ppl|perp|score|bleu|auc|err|metric|reward|mse|mae|psnr")
 """What a word says whose number after the step varies (`step5_loss0.3`). A number after any other
@@ -103,7 +104,7 @@ def is_of(name: str, kinds: Iterable[str]) -> bool:
 
 @lru_cache(maxsize=64)
 def _pattern(kinds: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(re.escape(kind).replace(r"\#", r"(?:\d+|\#)") for kind in kinds))
+    return re.compile("|".join(re.escape(kind).replace(r"\#", r"(?:[0-9]+|\#)") for kind in kinds))
 
 
 def is_time(number: int, now: float) -> bool:

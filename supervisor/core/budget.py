@@ -10,7 +10,11 @@ has copied there. While it is the only one, a lower step that an attempt commits
 This happens at most once in a phase, so it cannot keep a job alive that makes no progress. Nor is
 such a step believed to complete the work if the program told lower steps after its commit.
 
-Some programs begin to count anew in a folder for each epoch (`out/epoch_1/step_5`). So an attempt
+Some programs begin to count anew in each epoch. Where the epoch is in the name of the step
+(`epoch_3_step_5`), a later epoch is progress, and within an epoch a higher step
+(`protocol.epochs`).
+
+Others have a folder for each epoch (`out/epoch_1/step_5`). So an attempt
 that goes on in the folder of a later epoch makes progress, whatever the step. One that begins such
 a folder makes none by that: a program that begins again from nothing may make a new one each time.
 The next attempt makes progress with the first step above those that are there.
@@ -21,13 +25,11 @@ it.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from supervisor.core.policy import PhasePolicy
 from supervisor.diagnosis.outcome import Charge as Charge
-
-_EPOCH = re.compile(r"(?i)(?<![a-z])(epochs?|ep|rounds?)([_.=-]?)(\d{1,9})")
+from supervisor.protocol.epochs import SavedStep, epochs_in, without_epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Budget:
 
     Retention may delete checkpoints, so what is there now can be lower than `highest`: progress is
     judged against `highest` alone. It never falls, except below the first step (`first`), and in a
-    later epoch (`Budget.saving_in`).
+    later epoch.
     """
 
     restarts: int = 0
@@ -60,6 +62,11 @@ class Budget:
     is_behind: bool = False
     """Whether the program saves in the directory of an earlier epoch: what it commits there is no
     progress."""
+    epochs: tuple[int, ...] = ()
+    """The numbers of the epochs before the step in the name of `highest` (`SavedStep`); empty: none
+    is known."""
+    first_epochs: tuple[int, ...] = ()
+    """The same for `first`."""
 
     @property
     def failures(self) -> int:
@@ -69,11 +76,21 @@ class Budget:
     @property
     def is_lone(self) -> bool:
         """Whether `highest` is the only step that was seen, so that it may be a base model's."""
-        return self.highest is not None and self.highest == self.first
+        is_first = self.highest == self.first and self.epochs == self.first_epochs
+        return self.highest is not None and is_first
 
-    def is_base(self, step: int) -> bool:
-        """Whether `step` turned out to be a base model's, and does not count."""
-        return step == self.first and self.highest is not None and step > self.highest
+    def is_base(self, step: int, epochs: tuple[int, ...] | None = None) -> bool:
+        """Whether `step` turned out to be a base model's, and does not count; None: nothing tells
+        its `epochs`."""
+        if step != self.first or self.highest is None or epochs not in (None, self.first_epochs):
+            return False
+        return SavedStep(step, self.first_epochs).is_above(SavedStep(self.highest, self.epochs))
+
+    def is_earlier(self, step: int, epochs: tuple[int, ...]) -> bool:
+        """Whether `highest` is of a later epoch than `step`, whose name has these `epochs`."""
+        if self.highest is None or not epochs or epochs == self.epochs:
+            return False
+        return SavedStep(self.highest, self.epochs).is_above(SavedStep(step, epochs))
 
     def proves(self, step: int, target: int, *, exited: bool) -> bool:
         """Whether a committed `step` that has reached `target` is no base model's.
@@ -93,19 +110,36 @@ class Budget:
         """Returns the newest step that was found, but `highest` in place of a base model's."""
         return self.highest if step is not None and self.is_base(step) else step
 
-    def committed(self, step: int | None, *, new: bool = False, attempt: int = 0) -> Budget:
+    def committed(
+        self,
+        step: int | None,
+        *,
+        new: bool = False,
+        attempt: int = 0,
+        epochs: tuple[int, ...] = (),
+    ) -> Budget:
         """Returns the budget after a commit of `step` in an `attempt` (0: in none): refilled if
-        that is progress. For `new` see `CheckpointCommitted`."""
-        if step is None or self.is_base(step) or self.is_behind:
+        that is progress. For `new` and `epochs` see `CheckpointCommitted`."""
+        if step is None or self.is_base(step, epochs or None) or self.is_behind:
             return self
-        epoch = self.latest_epoch
+        refilled = Budget(
+            highest=step,
+            total=self.total,
+            latest_epoch=self.latest_epoch,
+            epochs=epochs or self.epochs,
+        )
         if self.highest is None:
-            return Budget(highest=step, total=self.total, first=step, latest_epoch=epoch)
+            return replace(refilled, first=step, first_epochs=epochs)
+        saved, highest = SavedStep(step, epochs), SavedStep(self.highest, self.epochs)
+        is_above = saved.is_above(highest)
         if self.begun_in == attempt:
-            return replace(self, highest=max(step, self.highest))
-        replaces = new and step < self.highest and self.is_lone
-        if step > self.highest or replaces:
-            return Budget(highest=step, total=self.total, first=self.first, latest_epoch=epoch)
+            known = replace(self, highest=step, epochs=refilled.epochs)
+            return known if is_above else self
+        if is_above or (new and self.is_lone and highest.is_above(saved)):
+            return replace(refilled, first=self.first, first_epochs=self.first_epochs)
+        if step == self.highest and not self.epochs:  # the same one, whose name is known now
+            first = epochs if self.is_lone else self.first_epochs
+            return replace(self, epochs=epochs, first_epochs=first)
         return self
 
     def saving_in(
@@ -124,7 +158,7 @@ class Budget:
             if is_resumed:
                 return Budget(highest=0, total=self.total, latest_epoch=directory)
             begun = replace(self, latest_epoch=directory, begun_in=attempt, is_behind=False)
-            return replace(begun, highest=0, first=None, trained=None)
+            return replace(begun, highest=0, first=None, trained=None, epochs=(), first_epochs=())
         return replace(
             self, is_behind=latest is not None and is_of_a_later_epoch(latest, directory)
         )
@@ -135,7 +169,7 @@ class Budget:
         if self.highest is None or not self.is_lone:
             return self
         if step is not None and step >= self.highest:
-            return replace(self, first=None)
+            return replace(self, first=None, first_epochs=())
         return self if trained is None else replace(self, trained=trained)
 
     def failed(self, signature: str | None, policy: PhasePolicy) -> Budget:
@@ -204,15 +238,11 @@ def about(step: int) -> int:
 
 def has_an_epoch(directory: str) -> bool:
     """Whether a path has the number of an epoch."""
-    return _EPOCH.search(directory) is not None
+    return bool(epochs_in(directory))
 
 
 def is_of_a_later_epoch(directory: str, earlier: str | None) -> bool:
     """Whether two paths differ in the number of an epoch alone, and that of `earlier` is lower."""
-    if earlier is None or _EPOCH.sub(r"\1\2", directory) != _EPOCH.sub(r"\1\2", earlier):
+    if earlier is None or without_epochs(directory) != without_epochs(earlier):
         return False
-    return _epochs(directory) > _epochs(earlier)
-
-
-def _epochs(path: str) -> list[int]:
-    return [int(number) for _, _, number in _EPOCH.findall(path)]
+    return epochs_in(directory) > epochs_in(earlier)

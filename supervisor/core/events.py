@@ -143,6 +143,9 @@ class CheckpointCommitted:
     new: bool = False
     """Whether a command is known to have committed it in the present attempt. Only such a step may
     take the place of a higher one: see `Budget`. Older journals lack this field."""
+    epochs: tuple[int, ...] = ()
+    """The numbers of epochs before the step in its name: `epoch_3_step_5` has 3. Older journals
+    lack this field."""
 
 
 @dataclass(frozen=True, slots=True)

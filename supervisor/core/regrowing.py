@@ -54,7 +54,7 @@ def checkpoint_committed(
     due."""
     if event.phase != state.phase:
         return state, ()
-    before, state = state, state.committed(event.step, event.at, new=event.new)
+    before, state = state, _with_commit(state, event)
     is_new = state is not before
     state, told = tell_stages(state, event.at, state.liveness.step) if is_new else (state, ())
     if not isinstance(state.doing, Running) or state.drain is not None:
@@ -65,6 +65,10 @@ def checkpoint_committed(
         return state, told
     state, decisions = _make_way(state, state.doing, event.at, policy)
     return state, (*decisions, *told)
+
+
+def _with_commit(state: JobState, event: CheckpointCommitted) -> JobState:
+    return state.committed(event.step, event.at, new=event.new, epochs=event.epochs)
 
 
 def _make_way(state: JobState, group: Running, at: float, policy: RestartPolicy) -> StepResult:

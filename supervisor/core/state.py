@@ -225,16 +225,26 @@ class JobState:
             return self.checkpoints
         return self.known_checkpoints[phase] if phase < len(self.known_checkpoints) else None
 
-    def committed(self, step: int | None, at: float, *, new: bool = False) -> JobState:
+    def committed(
+        self,
+        step: int | None,
+        at: float,
+        *,
+        new: bool = False,
+        epochs: tuple[int, ...] = (),
+    ) -> JobState:
         """Returns the state after a checkpoint of `step` was seen committed at the time `at`. For
-        `new` see `CheckpointCommitted`."""
-        if step is None or self.budget.is_base(step):
+        `new` and `epochs` see `CheckpointCommitted`."""
+        before = self.budget
+        if step is None or before.is_base(step, epochs or None):
             return self
-        budget = self.budget.committed(step, new=new, attempt=self.attempt)
-        if budget == self.budget and self.newest is not None and step <= self.newest:
+        budget = before.committed(step, new=new, attempt=self.attempt, epochs=epochs)
+        is_below = self.newest is not None and step <= self.newest
+        if budget == before and (is_below or before.is_earlier(step, epochs)):
             return self
         state = replace(self, newest=step, budget=budget)
-        if budget == self.budget or budget.begun_in == self.attempt:
+        is_same = budget.highest == before.highest and not before.epochs
+        if budget == before or is_same or budget.begun_in == self.attempt:
             return state
         livelock, goodput = self.livelock.committed(), self.goodput.committed(at)
         return replace(state, livelock=livelock, goodput=goodput)

@@ -30,11 +30,13 @@ class UnseenSaves:
     committed: bool = False
     """Whether a higher step was seen committed in the phase: then nothing is wrong."""
     ended: bool = False
+    epochs: tuple[int, ...] = ()
+    """The epochs of the last commit: see `CheckpointCommitted`."""
 
     def begun(self, newest: int | None) -> UnseenSaves:
         """Another attempt begins; `newest` is the newest committed step."""
         earlier = self.earlier if self.first is None else self.first
-        return UnseenSaves(newest, earlier=earlier, committed=self.committed)
+        return UnseenSaves(newest, earlier=earlier, committed=self.committed, epochs=self.epochs)
 
     def after(self, event: Event) -> UnseenSaves:
         """Returns the value after `event`."""
@@ -45,8 +47,10 @@ class UnseenSaves:
                 return replace(self, first=message.earliest)
             case WorkerReported(_, _, _, SavedMessage()):
                 return replace(self, saves=self.saves + 1)
-            case CheckpointCommitted(step=step, new=new):
-                return replace(self, committed=self.committed or new or self._is_new(step))
+            case CheckpointCommitted(step=step, new=new, epochs=epochs):
+                is_later = bool(self.epochs) and epochs > self.epochs
+                committed = self.committed or new or is_later or self._is_new(step)
+                return replace(self, committed=committed, epochs=epochs or self.epochs)
             case WorkersGone(committed=step):
                 committed = self.committed or (step is not None and self._is_new(step))
                 return replace(self, committed=committed, ended=True)

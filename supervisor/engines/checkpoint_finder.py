@@ -38,6 +38,7 @@ from supervisor.files.segments import JOURNAL
 from supervisor.host.aside import aside
 from supervisor.host.folder_changes import FolderChanges
 from supervisor.protocol.committed import OwnNames, is_committed, step_entries
+from supervisor.protocol.epochs import SavedStep
 from supervisor.protocol.this_machine import is_posix
 
 Steps = Callable[[Path, OwnNames | None, bool | None], Iterable[tuple[int, Path]]]
@@ -194,7 +195,7 @@ class CheckpointFinder:
                 raise
         return self._found
 
-    def last_lower(self, *, closed: bool) -> tuple[int, ...]:
+    def last_lower(self, *, closed: bool) -> tuple[SavedStep, ...]:
         """See `handles.Watch`."""
         return self._watch.last_lower(closed=closed)
 
@@ -238,16 +239,13 @@ class CheckpointFinder:
 
     def _take(self, directory: Path) -> None:
         place = self._places[directory]
-        assert place.newest is not None
         if self._names_in(directory) != self._names_seen[directory]:
             return  # the attempt has told since which names are its own
-        steps = (place.newest,) if place.above is None else (place.above, place.newest)
-        resumed = place.before is not None and place.newest > place.before
         with self._lock:
             self._found = self._current = directory
             self._better_since = None
             self._names = self._names_in(directory)
-            self._on_found(FoundPlace(directory, self.kinds, steps, resumed))
+            self._on_found(FoundPlace(directory, self.kinds, place.steps, place.is_resumed))
             self._watch_again(self._start_watch)
 
     def _names_may_change(self) -> None:

@@ -19,6 +19,7 @@ from supervisor.adapters.stores.checkpoint_watcher import (
     CheckpointPoller,
     CheckpointWatcher,
     newest_committed,
+    newest_saved,
 )
 from supervisor.engines.closed_steps import ClosedSteps, Workers
 from supervisor.engines.lower_steps import LowerSteps, commit_time
@@ -26,7 +27,8 @@ from supervisor.host.aside import aside
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Objects
 from supervisor.protocol import committed
-from supervisor.protocol.committed import OwnNames, step_entries
+from supervisor.protocol.committed import OwnNames, is_committed, step_entries
+from supervisor.protocol.epochs import SavedStep
 from supervisor.protocol.location import Uri
 from supervisor.protocol.this_machine import is_posix
 
@@ -65,9 +67,16 @@ def unproven_step(place: Path | Uri, own: OwnNames | None, committed: int | None
     if not isinstance(place, Path):
         return None
     whole = _closed_steps(place, own).is_whole
-    newest = aside(str(place)).ask(lambda: newest_committed(place, whole, own))
-    is_above = newest is not None and (committed is None or newest > committed)
-    return newest if is_above else None
+
+    def look() -> int | None:
+        for step, path in step_entries(place, own):
+            if step == committed:
+                break
+            if is_committed(path, posix=is_posix(place), proven=whole, own=own):
+                return step
+        return None
+
+    return aside(str(place)).ask(look)
 
 
 def torn_step(place: Path | Uri, own: OwnNames | None, committed: int | None) -> Path | None:
@@ -82,7 +91,7 @@ def torn_step(place: Path | Uri, own: OwnNames | None, committed: int | None) ->
 
     def look() -> Path | None:
         step, path = next(iter(step_entries(place, own)), (None, place))
-        is_above = step is not None and (committed is None or step > committed)
+        is_above = step is not None and step != committed
         return path if is_above and _closed_steps(place, own).is_torn(path) else None
 
     return aside(str(place)).ask(look)
@@ -156,8 +165,8 @@ class PlaceWatcher(CheckpointWatcher):
 
     def __init__(
         self,
-        poller: CheckpointPoller,
-        last_look: Callable[[bool], tuple[int, ...]],
+        poller: CheckpointPoller[SavedStep],
+        last_look: Callable[[bool], tuple[SavedStep, ...]],
         folder: Path | None = None,
         own: OwnNames | None = None,
     ) -> None:
@@ -165,7 +174,7 @@ class PlaceWatcher(CheckpointWatcher):
         super().__init__(poller, folder, own)
         self._last_look = last_look
 
-    def last_lower(self, *, closed: bool) -> tuple[int, ...]:
+    def last_lower(self, *, closed: bool) -> tuple[SavedStep, ...]:
         """See `handles.Watch`."""
         return self._last_look(closed)
 
@@ -173,8 +182,8 @@ class PlaceWatcher(CheckpointWatcher):
 def watch(
     place: Path | Uri,
     workers: Workers,
-    on_commit: Callable[[int], None],
-    on_lower: Callable[[int], None],
+    on_commit: Callable[[SavedStep], None],
+    on_lower: Callable[[SavedStep], None],
     on_error: Tell,
     own: OwnNames | None = None,
     *,
@@ -192,7 +201,7 @@ def watch(
     """
     if not isinstance(place, Path):
         objects = _objects(place)
-        look: Callable[[], int | None] = partial(bucket_checkpoints.newest_committed, objects, own)
+        look = partial(bucket_checkpoints.newest_saved, objects, own)
         poller = CheckpointPoller(place, look, on_commit, on_error, BUCKET)
         return PlaceWatcher(poller, lambda closed: ())
     directory, told = place, set[str]()
@@ -200,18 +209,18 @@ def watch(
     has_begun = goes_on
     proven = partial(steps.proves_now, workers=workers)
 
-    def tell_lower(step: int) -> bool:
+    def tell_lower(step: SavedStep) -> bool:
         if poller.is_stopped:
             return False
         on_lower(step)
         return True
 
-    def look_on_disk() -> int | None:
+    def look_on_disk() -> SavedStep | None:
         nonlocal has_begun
         if not has_begun:
             steps.begin(directory)
             has_begun = True
-        found = newest_committed(directory, proven, own)
+        found = newest_saved(directory, proven, own)
         lower.look(found, proven, tell_lower)
         for text in islice(committed.unreadable_markers(directory), _MAX_TOLD):
             if text not in told and len(told) < _MAX_TOLD:
@@ -219,9 +228,9 @@ def watch(
                 on_error(Notice("checkpoint-refused", text, reason=text))
         return found
 
-    def look_at_the_end(closed: bool) -> tuple[int, ...]:
+    def look_at_the_end(closed: bool) -> tuple[SavedStep, ...]:
         later = partial(steps.proves_later, closed=closed)
-        found = newest_committed(directory, later, own)
+        found = newest_saved(directory, later, own)
         return lower.last_look(found, later)
 
     poller = CheckpointPoller(place, look_on_disk, on_commit, on_error, DISK)

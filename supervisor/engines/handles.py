@@ -14,6 +14,7 @@ from typing import Protocol
 from supervisor.adapters.processes.output import OutputReader
 from supervisor.checkpoints.step_check import CheckedSteps
 from supervisor.diagnosis.failure import WorkerExit
+from supervisor.protocol.epochs import SavedStep
 from supervisor.protocol.standby import StandbyOrders
 
 
@@ -161,9 +162,10 @@ class Watch(Protocol):
         """Stop watching."""
         ...
 
-    def last_lower(self, *, closed: bool) -> tuple[int, ...]:
+    def last_lower(self, *, closed: bool) -> tuple[SavedStep, ...]:
         """Returns the newest step and a new one below it that was not told yet: the attempt is
-        over. Empty: there is no such step. `closed`: see `HostFiles.newest_checkpoint`.
+        over. Without such a step: the newest one alone if its name has an epoch, else nothing.
+        `closed`: see `HostFiles.newest_checkpoint`.
 
         Raises:
             OSError: the place cannot be read, or does not answer in time.
@@ -178,7 +180,7 @@ class FoundPlace:
     directory: Path
     kinds: tuple[str, ...]
     """The kinds of names that count there: see `core.events.CheckpointsFound`."""
-    steps: tuple[int, ...] = ()
+    steps: tuple[SavedStep, ...] = ()
     """The newest step there, behind one that was there before and is higher, if there is one; none
     if the directory was known, and other names count there."""
     is_resumed: bool = False

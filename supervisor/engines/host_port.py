@@ -36,6 +36,7 @@ from supervisor.engines.handles import (
 from supervisor.host import tree
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.committed import OwnNames
+from supervisor.protocol.epochs import SavedStep
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Message
 from supervisor.protocol.removal import Place
@@ -362,8 +363,8 @@ class HostFiles(Protocol):
         self,
         place: Path | Uri,
         workers: Callable[[], Iterable[int]],
-        on_commit: Callable[[int], None],
-        on_lower: Callable[[int], None],
+        on_commit: Callable[[SavedStep], None],
+        on_lower: Callable[[SavedStep], None],
         on_error: Tell,
         own: OwnNames | None = None,
     ) -> Watch:
@@ -379,8 +380,8 @@ class HostFiles(Protocol):
         wanted: Wanted,
         on_found: Callable[[FoundPlace], None],
         on_others: Callable[[Path, Mapping[Path, int]], None],
-        on_commit: Callable[[int], None],
-        on_lower: Callable[[int], None],
+        on_commit: Callable[[SavedStep], None],
+        on_lower: Callable[[SavedStep], None],
         on_error: Tell,
     ) -> Finder:
         """Watch the known directory, and look for another one in which the attempt commits.

@@ -56,6 +56,7 @@ from supervisor.engines.verified_start import VerifiedStart
 from supervisor.engines.worker_environment import placement_variables, ports_needed
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock
+from supervisor.protocol.epochs import SavedStep
 from supervisor.protocol.fault_injection import InjectedFault
 
 _OBSERVE_INTERVAL = 5.0
@@ -425,13 +426,13 @@ class LocalEngine:
         place = ", ".join(map(str, sorted(others)))
         self._mention(Notice("checkpoints-elsewhere", text, place=place))
 
-    def _committed(self, launch: Launch, step: int, *, new: bool = False) -> None:
-        group = self._group
+    def _committed(self, launch: Launch, step: SavedStep, *, new: bool = False) -> None:
+        group, now = self._group, self._clock.now()
         if group is not None and group.launch is launch:
-            group.note_commit(step, self._clock.now())
-        self._reactor.post(CheckpointCommitted(self._clock.now(), launch.phase, step, new))
+            group.note_commit(step.number, now)
+        self._reactor.post(CheckpointCommitted(now, launch.phase, step.number, new, step.epochs))
 
-    def _committed_lower(self, launch: Launch, step: int) -> None:
+    def _committed_lower(self, launch: Launch, step: SavedStep) -> None:
         """Post a step below the newest one; our trainer never begins below what is there."""
         if launch.plan.is_command:
             self._committed(launch, step, new=True)

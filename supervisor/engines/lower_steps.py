@@ -15,6 +15,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from supervisor.protocol.checkpoint_layouts import saved_step
 from supervisor.protocol.committed import (
     OwnNames,
     Proof,
@@ -22,6 +23,7 @@ from supervisor.protocol.committed import (
     is_committed,
     step_entries,
 )
+from supervisor.protocol.epochs import SavedStep
 from supervisor.protocol.this_machine import is_posix
 
 _MAX_FILES = 1000
@@ -41,11 +43,13 @@ class LowerSteps:
         self._own = own
         self._began = began
         self._lock = threading.Lock()
-        self._newest: int | None = None
+        self._newest: SavedStep | None = None
         self._settled: set[str] | None = None
         """The names that need no look any more; None: the first look is still to come."""
 
-    def look(self, newest: int | None, proven: Proof, tell: Callable[[int], bool]) -> None:
+    def look(
+        self, newest: SavedStep | None, proven: Proof, tell: Callable[[SavedStep], bool]
+    ) -> None:
         """Tell the highest step below `newest` that the attempt has committed since the last look.
         Nothing is told if `newest` is news itself, and is to be told first.
 
@@ -64,9 +68,10 @@ class LowerSteps:
             if found is None or tell(found):
                 self._settled = settled
 
-    def last_look(self, newest: int | None, proven: Proof) -> tuple[int, ...]:
+    def last_look(self, newest: SavedStep | None, proven: Proof) -> tuple[SavedStep, ...]:
         """Returns what is left to tell when the attempt is over: `newest`, and a step below it that
-        the attempt has committed; empty: there is no such step.
+        the attempt has committed. If there is none, only a `newest` of an epoch: what else tells
+        the core of it has no epoch.
 
         Raises:
             OSError: the directory cannot be read now.
@@ -75,9 +80,11 @@ class LowerSteps:
             if newest is None:
                 return ()
             lower, self._settled = self._latest(newest, proven)
-            return () if lower is None else (newest, lower)
+            if lower is None:
+                return (newest,) if newest.epochs else ()
+            return newest, lower
 
-    def _latest(self, newest: int, proven: Proof) -> tuple[int | None, set[str]]:
+    def _latest(self, newest: SavedStep, proven: Proof) -> tuple[SavedStep | None, set[str]]:
         """Returns the highest new step below `newest` that was committed after it, and the names
         that need no look any more once this step is told."""
         entries = step_entries(self._directory, self._own)
@@ -87,10 +94,11 @@ class LowerSteps:
             else self._settled.copy()
         )
         posix = is_posix(self._directory)
-        found: int | None = None
-        lower = [(step, path) for step, path in entries if step < newest]
+        found: SavedStep | None = None
+        named = [(saved_step(step, path.name), path) for step, path in entries]
+        lower = [(step, path) for step, path in named if newest.is_above(step)]
         try:
-            above = (path for step, path in entries if step == newest)
+            above = (path for step, path in named if step == newest)
             since = max(map(commit_time, above), default=0.0)
             for step, path in lower:
                 if path.name in settled:

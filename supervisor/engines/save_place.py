@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from supervisor.engines.lower_steps import file_time
+from supervisor.protocol.checkpoint_layouts import saved_step
 from supervisor.protocol.committed import committed_at
+from supervisor.protocol.epochs import SavedStep
 
 _GRANULARITY = 1.0
 """Seconds by which a time stamp of whole seconds may be too early: the file system rounds it
@@ -32,11 +34,11 @@ class SavePlace:
         The attempt began at the Unix time `began`."""
         self._there = there
         self._began = began
-        self._lowest: int | None = None
+        self._lowest: SavedStep | None = None
         """The lowest step that was the newest one of the attempt when it was looked at."""
-        self.newest: int | None = None
+        self._newest: SavedStep | None = None
         """The newest step that the attempt has committed; None: it has committed none."""
-        self.before: int | None = None
+        self._before: SavedStep | None = None
         """The highest step that was there before; None: there was none."""
         self.rises = False
         """Whether the newest step of the attempt was seen to rise, or is above one that was there
@@ -54,32 +56,59 @@ class SavePlace:
         Raises:
             OSError: a step cannot be read now.
         """
-        new: int | None = None
-        for step, path in steps:
-            is_new = self._is_new(path, own, now)
-            if not is_new:
-                self.before = step if self.before is None else max(step, self.before)
+        new: SavedStep | None = None
+        for number, path in steps:
+            is_new, step = self._is_new(path, own, now), saved_step(number, path.name)
+            if not is_new and (self._before is None or step.is_above(self._before)):
+                self._before = step
             if new is not None:  # this one only tells whether anything was there before
                 break
             if is_new:
                 new = step
         if new is None:
             return
-        self._lowest = new if self._lowest is None else min(self._lowest, new)
-        self.newest = new
-        self.rises |= new > self._lowest or (self.before is not None and new > self.before)
+        if self._lowest is None or self._lowest.is_above(new):
+            self._lowest = new
+        self._newest = new
+        self.rises |= new.is_above(self._lowest) or self.is_resumed
+
+    @property
+    def newest(self) -> int | None:
+        """The newest step that the attempt has committed; None: it has committed none."""
+        return None if self._newest is None else self._newest.number
+
+    @property
+    def before(self) -> int | None:
+        """The highest step that was there before; None: there was none."""
+        return None if self._before is None else self._before.number
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the newest step is above one that was there before."""
+        newest, before = self._newest, self._before
+        return newest is not None and before is not None and newest.is_above(before)
 
     @property
     def has_steps(self) -> bool:
         """Whether anything is committed there."""
-        return self.newest is not None or self.before is not None
+        return self._newest is not None or self._before is not None
 
     @property
     def above(self) -> int | None:
         """The step that was there before and is higher than all new ones; None: there is none."""
-        if self.newest is None or self.before is None or self.before <= self.newest:
-            return None
-        return self.before
+        steps = self.steps
+        return steps[0].number if len(steps) > 1 else None
+
+    @property
+    def steps(self) -> tuple[SavedStep, ...]:
+        """The newest step, behind one that was there before and is higher, if there is one; empty:
+        the attempt has committed none."""
+        newest, before = self._newest, self._before
+        if newest is None:
+            return ()
+        if before is None or not before.is_above(newest):
+            return (newest,)
+        return before, newest
 
     def _is_new(self, path: Path, own: Collection[Path], now: float) -> bool:
         told = committed_at(path)

@@ -19,11 +19,12 @@ import re
 from pathlib import Path
 
 from supervisor.config.usual_names import is_time
+from supervisor.protocol.epochs import EPOCH
 
 _SAVED = "ckpt|chkpt|check_?point|snapshot|save"
 _SAYS_WHAT = re.compile(rf"(?i){_SAVED}|state|model|weight|param|(?<![a-z])(net|cp)(?![a-z])")
 """What the name of a checkpoint says."""
-_COUNTS = re.compile(r"(?i)step|epoch|iter|update|(?<![a-z])ep(?![a-z])")
+_COUNTS = re.compile(rf"(?i)step|iter|update|(?<![a-z])({EPOCH})(?![a-z])")
 """What a name says that only tells what it counts."""
 _FOLDER_SAYS = re.compile(rf"(?i){_SAVED}")
 """What the name of a folder of steps says."""

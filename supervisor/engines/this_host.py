@@ -40,6 +40,7 @@ from supervisor.host.identity import Identity
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import reading, removal, simulated
 from supervisor.protocol.committed import OwnNames
+from supervisor.protocol.epochs import SavedStep
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import Message
 from supervisor.protocol.removal import Place
@@ -235,8 +236,8 @@ class _Files:
         self,
         place: Path | Uri,
         workers: Callable[[], Iterable[int]],
-        on_commit: Callable[[int], None],
-        on_lower: Callable[[int], None],
+        on_commit: Callable[[SavedStep], None],
+        on_lower: Callable[[SavedStep], None],
         on_error: Tell,
         own: OwnNames | None = None,
     ) -> Watch:
@@ -247,8 +248,8 @@ class _Files:
         wanted: Wanted,
         on_found: Callable[[FoundPlace], None],
         on_others: Callable[[Path, Mapping[Path, int]], None],
-        on_commit: Callable[[int], None],
-        on_lower: Callable[[int], None],
+        on_commit: Callable[[SavedStep], None],
+        on_lower: Callable[[SavedStep], None],
         on_error: Tell,
     ) -> Finder:
         search = search_for(wanted, _working_directory(), _shared_folders(), time.time())

@@ -237,16 +237,19 @@ def _trains(t: Transition) -> bool:
 
 
 def _committed(t: Transition, event: CheckpointCommitted, policy: RestartPolicy) -> Iterator[Line]:
-    if t.before.newest == t.after.newest:
+    before, now = t.before.budget, t.after.budget
+    is_later = () != before.epochs != now.epochs
+    if t.before.newest == t.after.newest and not is_later:
         return
-    text = f"checkpoint of step {event.step} is committed"
-    highest = t.before.budget.highest
-    if t.after.budget.is_base(highest or 0):
+    epoch = f" of epoch {'/'.join(map(str, event.epochs))}" if event.epochs else ""
+    text = f"checkpoint of step {event.step}{epoch} is committed"
+    highest = before.highest
+    if now.is_base(highest or 0, before.epochs or None):
         text += f": the steps of the program count from here, step {highest} may be a base model's "
         text += "or an earlier run's"
-    else:
+    elif not is_later:
         text += ends.no_progress(event.step, highest)
-    forgiven = t.before.budget.failures - t.after.budget.failures
+    forgiven = before.failures - now.failures
     if forgiven:
         text += f": progress, {count(forgiven, 'charged failure')} forgiven"
     yield attempt_event(

@@ -12,8 +12,13 @@ structure is complete (`structure`). This table says which proof a layout needs.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import merge
+from typing import TypeVar
+
+from .epochs import EPOCH, SavedStep, epochs_in
 
 MARKER = "commit_success.txt"
 METADATA = "_CHECKPOINT_METADATA"
@@ -145,9 +150,10 @@ _STRUCTURES = {
 }
 """The structure of a file, by its suffix."""
 
-_FOLDER = re.compile(r"(?:[A-Za-z][\w.-]*[_-]|ckpt|checkpoint)?(\d{1,18})")
+_FOLDER = re.compile(r"(?:[A-Za-z][\w.-]*[_-]|ckpt|checkpoint)?([0-9]{1,18})")
 """`[prefix_][zero padding]step`, or `ckpt` and the step: a folder, or a file without a suffix."""
 
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _FLAX = re.compile(r"(?:[A-Za-z]\w*_)?\d{1,18}", re.ASCII)
 """The name of a file without a suffix."""
 
@@ -157,7 +163,7 @@ _BY_WORD = tuple(
     re.compile(f"{_BEGIN}(?:{words}){_END}", re.IGNORECASE | re.ASCII)
     for words in (
         "(?:global_?)?steps?|iterations?|iters?|updates?",
-        "epochs?|ep",
+        EPOCH,
         "ckpt|cp|checkpoint|chkpt|model|net|weights|state|params|save|saved|snapshot",
     )
 )
@@ -185,6 +191,29 @@ def step_place(name: str) -> tuple[int, int] | None:
         return match.span(1)
     stem = _stem(name)
     return _step_in(stem) if stem else None
+
+
+def saved_step(step: int, name: str) -> SavedStep:
+    """Return the `step` that a layout has parsed from `name`, with the epochs before it there."""
+    return SavedStep(step, epochs_in(name[: _begin_of(step, name)]))
+
+
+_Place = TypeVar("_Place")
+
+
+def newest_first(steps: Iterable[tuple[int, str, _Place]]) -> list[tuple[int, _Place]]:
+    """Return steps as (step, place), newest first; each comes with its name and its place.
+
+    Of steps with epochs in their names, the epoch decides first. Between these and others, the step
+    of the newest ones decides: nobody knows how their counts compare.
+    """
+    every = [(saved_step(step, name), name, place) for step, name, place in steps]
+    plain = [each for each in every if not each[0].epochs]
+    in_epochs = [each for each in every if each[0].epochs]
+    plain.sort(key=lambda each: (each[0].number, each[1]), reverse=True)
+    in_epochs.sort(key=lambda each: (each[0].epochs, each[0].number, each[1]), reverse=True)
+    both = merge(plain, in_epochs, key=lambda each: (each[0].number, each[1]), reverse=True)
+    return [(saved.number, place) for saved, _, place in both]
 
 
 def markers_of(name: str, *, in_bucket: bool) -> tuple[Marker, ...]:
@@ -216,6 +245,16 @@ def structure_of_own(name: str, *, is_folder: bool) -> Structure | None:
     if is_folder:
         return None
     return _STRUCTURES[name[name.rindex(".") :]] if _stem(name) else Structure.NAMED
+
+
+def _begin_of(step: int, name: str) -> int:
+    """Return where the `step` begins in a name: where the table says, or else the last number that
+    is the same."""
+    place = step_place(name)
+    if place is not None and int(name[slice(*place)]) == step:
+        return place[0]
+    same = (each.start() for each in _NUMBER.finditer(name) if int(each[0]) == step)
+    return max(same, default=0)
 
 
 def _stem(name: str) -> str:

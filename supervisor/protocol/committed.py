@@ -37,6 +37,7 @@ from .checkpoint_layouts import (
     TEMPORARY,
     Marker,
     markers_of,
+    newest_first,
     step_of,
 )
 from .messages import printable
@@ -204,10 +205,14 @@ def step_entries(root: Path, own: OwnNames | None = None) -> list[tuple[int, Pat
     """
     parse = step_of if own is None else own.step_of
     try:
-        found = [(step, path) for path in root.iterdir() if (step := parse(path.name)) is not None]
+        found = [
+            (step, path.name, path)
+            for path in root.iterdir()
+            if (step := parse(path.name)) is not None
+        ]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(found, reverse=True)
+    return newest_first(found)
 
 
 def _is_own_committed(path: Path, own: OwnNames, posix: bool, proven: Proof | None) -> bool:

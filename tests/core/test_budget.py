@@ -78,6 +78,74 @@ def test_fresh_counts_remember_which_step_is_a_base_models() -> None:
     assert own.fresh().committed(50000).highest == 100
 
 
+def after(*commits: tuple[int, int], before: Budget | None = None) -> Budget:
+    """The budget after commits of (epoch, step)."""
+    budget = Budget() if before is None else before
+    for epoch, step in commits:
+        budget = budget.committed(step, epochs=(epoch,))
+    return budget
+
+
+@pytest.mark.parametrize(
+    ("commit", "is_progress"),
+    [
+        ((3, 5), True),
+        ((3, 90), True),
+        ((2, 91), True),
+        ((2, 90), False),
+        ((2, 5), False),
+        ((1, 95), False),
+        ((0, 5), False),
+    ],
+)
+def test_a_later_epoch_is_progress_whatever_its_step(
+    commit: tuple[int, int], is_progress: bool
+) -> None:
+    spent = replace(after((1, 90), (2, 90)), restarts=2)
+    assert (after(commit, before=spent).restarts == 0) is is_progress
+    assert (after(commit, before=spent).highest == commit[1]) is (is_progress or commit == (2, 90))
+
+
+def test_the_steps_of_a_later_epoch_count_from_its_first_one() -> None:
+    spent = replace(after((2, 90), (3, 5)), restarts=2)
+    assert after((3, 6), before=spent).restarts == 0
+    assert after((3, 5), (2, 95), (3, 4), before=spent) == spent
+
+
+def test_where_names_have_no_epoch_or_a_going_count_nothing_changes() -> None:
+    spent = replace(after((0, 100), (1, 200)), restarts=2)
+    assert after((1, 200), before=spent) == spent
+    assert after((2, 300), before=spent).restarts == 0
+    assert spent.committed(150) == spent
+    assert spent.committed(201).restarts == 0
+
+
+def test_the_epoch_of_a_step_that_was_there_is_learned() -> None:
+    """Whoever looks before the first attempt tells the number alone."""
+    spent = replace(Budget().committed(90), restarts=2)
+    known = after((2, 90), before=spent)
+    assert (known.restarts, known.highest, known.is_lone) == (2, 90, True)
+    assert after((3, 5), before=known).restarts == 0
+
+
+def test_a_base_model_of_a_later_epoch_gives_way_once() -> None:
+    base = after((9, 50))
+    assert base.committed(50, epochs=(0,)) == base, "it is not known whether the program made it"
+    own = base.committed(5, new=True, epochs=(0,))
+    assert (own.highest, own.is_base(50)) == (5, True)
+    spent = replace(after((0, 60), before=own), restarts=2)
+    assert after((9, 50), before=spent) == spent
+    assert spent.own(50) == 60
+    assert after((0, 70), before=spent).restarts == 0
+    assert after((1, 50), before=spent).restarts == 0, "a step with the number of the base model"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=30))
+def test_no_commit_refills_twice(commits: list[tuple[int, int]]) -> None:
+    spent = replace(after(*commits), restarts=1)
+    assert after(*commits, before=spent).restarts == 1
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=30))
 def test_the_highest_step_falls_once_at_most(commits: list[tuple[int, bool]]) -> None:
     budget, falls = Budget(), 0

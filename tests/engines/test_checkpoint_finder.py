@@ -18,6 +18,7 @@ from supervisor.engines.checkpoint_search import Wanted, search_for
 from supervisor.engines.checkpoint_source import steps_in
 from supervisor.engines.handles import FoundPlace
 from supervisor.protocol.committed import MARKER, METADATA
+from supervisor.protocol.epochs import SavedStep
 from tests.running import eventually
 
 OLD = 1_600_000_000.0
@@ -56,7 +57,7 @@ class Watched:
         """See `handles.Watch`."""
         self.is_stopped = True
 
-    def last_lower(self, *, closed: bool) -> tuple[int, ...]:
+    def last_lower(self, *, closed: bool) -> tuple[SavedStep, ...]:
         """See `handles.Watch`."""
         return ()
 
@@ -83,7 +84,7 @@ class Bench:
         )
 
     def _on_found(self, place: FoundPlace) -> None:
-        self.found.append((place.directory, place.steps))
+        self.found.append((place.directory, tuple(step.number for step in place.steps)))
         self.is_resumed = place.is_resumed
 
     def ends(self) -> Path | None:

@@ -20,6 +20,7 @@ from supervisor.config.own_layout import OwnLayout
 from supervisor.engines import checkpoint_source
 from supervisor.engines.closed_steps import ClosedSteps
 from supervisor.protocol.committed import committed_steps
+from supervisor.protocol.epochs import SavedStep
 from tests.checkpoints.samples import equinox, npz, transformers_files
 from tests.running import PATIENCE
 
@@ -197,14 +198,14 @@ def test_a_file_of_an_own_layout_is_looked_into_if_its_suffix_is_known(
 def test_the_watcher_counts_what_was_closed_and_the_last_look_what_it_saw(
     writer: Writer, tmp_path: Path
 ) -> None:
-    commits: Queue[int] = Queue()
+    commits: Queue[SavedStep] = Queue()
     (tmp_path / "ckpt-100.npz").write_bytes(npz())
     assert checkpoint_source.newest_checkpoint(tmp_path, closed=True) == 100
     watcher = checkpoint_source.watch(tmp_path, writer.pids, commits.put, print, print)
-    assert commits.get(timeout=PATIENCE) == 100  # so the first look is over
+    assert commits.get(timeout=PATIENCE).number == 100  # so the first look is over
     writer.save(tmp_path / "ckpt-200.npz", npz())
     watcher.poll_now()
-    assert commits.get(timeout=PATIENCE) == 200
+    assert commits.get(timeout=PATIENCE).number == 200
     writer.write(tmp_path / "ckpt-300.npz", npz())
     writer.kill()
     watcher.stop()

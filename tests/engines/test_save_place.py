@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from supervisor.engines.save_place import SavePlace
-from supervisor.protocol.committed import MARKER, METADATA
+from supervisor.protocol.committed import MARKER, METADATA, step_entries
 
 SECOND = 1_700_000_000.0
 BEGAN = SECOND + 0.25
@@ -131,6 +131,26 @@ def test_several_looks(
 ) -> None:
     place = seen(tmp_path, set(), looks)
     assert (place.newest, place.before, place.rises, place.above) == (newest, before, rises, above)
+
+
+@pytest.mark.parametrize(
+    ("names", "newest", "is_resumed"),
+    [
+        ({"epoch_3_step_5": NEW, "epoch_2_step_90": OLD}, 5, True),
+        ({"epoch_2_step_90": OLD, "epoch_1_step_95": NEW}, 95, False),
+        ({"epoch_1_step_200": NEW, "epoch_0_step_100": OLD}, 200, True),
+    ],
+)
+def test_an_attempt_that_saves_in_a_later_epoch_goes_on(
+    names: Mapping[str, float], newest: int, *, is_resumed: bool, tmp_path: Path
+) -> None:
+    for name, at in names.items():
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (at, at))
+    place = SavePlace(frozenset(), BEGAN)
+    place.look(step_entries(tmp_path), (), NOW)
+    assert (place.newest, place.is_resumed, place.rises) == (newest, is_resumed, is_resumed)
+    assert (place.above is None) is is_resumed
 
 
 def test_what_the_attempt_was_seen_to_write_is_new_under_an_old_name(tmp_path: Path) -> None:

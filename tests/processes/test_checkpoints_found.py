@@ -453,6 +453,62 @@ def test_steps_that_begin_again_in_the_folder_of_each_epoch(
     assert result.code == code, result.log
 
 
+EPOCHS_IN_NAMES = """
+import os, pickle, re, signal, sys, time
+from pathlib import Path
+
+name, kept, begins_anew = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "anew"
+out = Path(sys.argv[4])
+out.mkdir(parents=True, exist_ok=True)
+
+def numbers(path):
+    return [int(each) for each in re.findall("[0-9]+", path.stem)]
+
+old = sorted(out.glob("*.pkl"), key=numbers)
+epoch, step = numbers(old[-1]) if old and not begins_anew else (0, 0)
+saves = 0
+while (epoch, step) < (2, 3):
+    epoch, step = (epoch, step + 1) if step < 3 else (epoch + 1, 1)
+    (out / name.format(epoch, step)).write_bytes(pickle.dumps({"step": step}))
+    for each in sorted(out.glob("*.pkl"), key=numbers)[:-kept]:
+        each.unlink()
+    time.sleep(1.0)
+    saves += 1
+    if saves == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "kept"),
+    [
+        ("run/checkpoints", "epoch_{}_step_{}.pkl", 100),
+        ("out", "ep{}-step{}.pkl", 100),
+        ("out", "epoch_{}_step_{}.pkl", 1),
+    ],
+)
+def test_steps_that_begin_again_in_the_names_of_each_epoch(
+    start: Start, here: Path, folder: str, name: str, kept: int
+) -> None:
+    (here / "epochs.py").write_text(EPOCHS_IN_NAMES)
+    argv = (sys.executable, "epochs.py", name, str(kept), "on", folder)
+    result = start(job(*argv, restarts=1)).result()
+    assert result.code == 0, result.log
+    ended = [each["newest_committed_step"] for each in result.events("attempt-ended")]
+    assert ended == [2, 1, 3, 2, 3]
+    assert not result.has_event("checkpoints-gone")
+
+
+def test_a_program_that_begins_anew_makes_no_progress_by_its_epochs(
+    start: Start, here: Path
+) -> None:
+    (here / "epochs.py").write_text(EPOCHS_IN_NAMES)
+    argv = (sys.executable, "epochs.py", "epoch_{}_step_{}.pkl", "100", "anew", "out")
+    result = start(job(*argv)).result()
+    assert result.code == 76, result.log
+    assert result.attempts == 3
+
+
 @pytest.mark.parametrize("folder", ["run/checkpoints", "out"])
 @pytest.mark.parametrize("name", ["ckpt_%Y%m%d%H%M%S.pkl", "ckpt_%s.pkl"])
 def test_a_time_in_a_name_is_no_step(start: Start, here: Path, folder: str, name: str) -> None:

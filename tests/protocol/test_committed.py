@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.stores.bucket_checkpoints import newest_committed
+from supervisor.adapters.stores.bucket_checkpoints import newest_committed, newest_saved
 from supervisor.config.own_layout import OwnLayout
-from supervisor.protocol.checkpoint_layouts import LAYOUTS, Layout
+from supervisor.protocol.checkpoint_layouts import LAYOUTS, Layout, saved_step
 from supervisor.protocol.committed import (
     committed_steps,
     is_committed,
+    step_entries,
     step_of,
     unmarked_copies,
     unmarked_warning,
@@ -208,6 +209,53 @@ def test_newest_first_by_number(tmp_path: Path) -> None:
         (10, tmp_path / "0010"),
         (9, tmp_path / "9"),
     ]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        # The steps begin again in each epoch.
+        ["epoch_10_step_5.pkl", "epoch_3_step_90.pkl", "epoch_3_step_5.pkl", "epoch_2_step_90.pkl"],
+        ["ep3-step100.npz", "ep2-step200.npz", "ep2-step100.npz"],
+        ["round_3_step_1/", "round_2_step_9/"],
+        ["round_2_epoch_0_step_1.pkl", "round_1_epoch_3_step_9.pkl", "round_1_epoch_2_step_10.pkl"],
+        ["best_epoch3_step5.pt", "ckpt_epoch2_step9.pt"],
+        # They go on.
+        ["epoch=2-step=300.ckpt", "epoch=1-step=200.ckpt", "epoch=0-step=100.ckpt"],
+        ["ckpt_step_300.pt", "best_epoch3_step250.pt", "ckpt_step_200.pt"],
+        # The number of an epoch behind the step counts within it.
+        ["iter_6_epoch_0.pkl", "iter_5_epoch_3.pkl", "iter_5_epoch_2.pkl"],
+        ["epoch_12.pkl", "epoch_5.pkl"],
+        ["pretrained_model_50.pkl", "epoch_3_step_5.pkl", "epoch_2_step_90.pkl"],
+    ],
+)
+def test_the_epoch_before_a_step_decides_first(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).mkdir()
+    assert [path.name for _, path in step_entries(tmp_path)] == [each.strip("/") for each in names]
+    in_bucket = MemoryObjects()
+    for name in names:
+        in_bucket.write(f"{name.strip('/')}/commit_success.txt", b"")
+    newest = newest_saved(in_bucket)
+    assert newest is not None
+    assert newest == saved_step(newest.number, names[0].strip("/"))
+
+
+def test_the_epoch_counts_in_the_names_of_an_own_layout(tmp_path: Path) -> None:
+    own = OwnLayout(r"epoch_\d+_batch_(\d+)\.blob", None)
+    for name in ("epoch_3_batch_3.blob", "epoch_2_batch_90.blob", "epoch_2_batch_9.blob"):
+        (tmp_path / name).touch()
+    assert [step for step, _ in step_entries(tmp_path, own)] == [3, 90, 9]
+
+
+@pytest.mark.parametrize("name", ["step_#.npz", "step_#", "#", "ckpt#", "model-1#", "model_#"])
+@pytest.mark.parametrize(
+    "digit",
+    ["\u0665", "\uff15", "\xb2"],  # Arabic, wide, raised
+)
+def test_only_ascii_digits_are_a_step(name: str, digit: str) -> None:
+    assert step_of(name.replace("#", "5")) in (5, 15)
+    assert step_of(name.replace("#", digit)) is None
 
 
 @pytest.mark.parametrize("kind", ["missing", "file", "empty"])

@@ -15,6 +15,7 @@ from supervisor.engines.checkpoint_search import Wanted
 from supervisor.engines.handles import Check, Finder, FoundPlace
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.committed import OwnNames
+from supervisor.protocol.epochs import SavedStep
 from supervisor.protocol.location import Uri
 from supervisor.protocol.removal import Place
 from supervisor.protocol.simulated import Broken
@@ -124,13 +125,18 @@ class SimulatedFiles:
         self,
         place: Path | Uri,
         workers: Callable[[], Iterable[int]],
-        on_commit: Callable[[int], None],
-        on_lower: Callable[[int], None],
+        on_commit: Callable[[SavedStep], None],
+        on_lower: Callable[[SavedStep], None],
         on_error: Tell,
         own: OwnNames | None = None,
     ) -> _Watch:
         """See `HostFiles`."""
-        poller = CheckpointPoller(place, lambda: self.newest_checkpoint(place), on_commit, on_error)
+
+        def newest() -> SavedStep | None:
+            step = self.newest_checkpoint(place)
+            return None if step is None else SavedStep(step)
+
+        poller = CheckpointPoller(place, newest, on_commit, on_error)
         return _Watch(self, poller)
 
     def find_checkpoints(
@@ -138,8 +144,8 @@ class SimulatedFiles:
         wanted: Wanted,
         on_found: Callable[[FoundPlace], None],
         on_others: Callable[[Path, Mapping[Path, int]], None],
-        on_commit: Callable[[int], None],
-        on_lower: Callable[[int], None],
+        on_commit: Callable[[SavedStep], None],
+        on_lower: Callable[[SavedStep], None],
         on_error: Tell,
     ) -> Finder:
         """See `HostFiles`. The simulated jobs are of our trainer, whose directory is known."""
@@ -204,7 +210,7 @@ class _NoOomKills:
 class _Watch:
     """See `handles.Watch`. What its thread would do happens as callbacks in virtual time."""
 
-    def __init__(self, machine: SimulatedFiles, poller: CheckpointPoller) -> None:
+    def __init__(self, machine: SimulatedFiles, poller: CheckpointPoller[SavedStep]) -> None:
         self._machine = machine
         self._poller = poller
         self._turns = 0
@@ -224,7 +230,7 @@ class _Watch:
         """See `handles.Watch`."""
         self._poller.is_stopped = True
 
-    def last_lower(self, *, closed: bool) -> tuple[int, ...]:
+    def last_lower(self, *, closed: bool) -> tuple[SavedStep, ...]:
         """See `handles.Watch`. The simulated steps only rise."""
         return ()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from supervisor.ports import Objects
-from supervisor.protocol.checkpoint_layouts import markers_of
+from supervisor.protocol.checkpoint_layouts import markers_of, newest_first, saved_step
 from supervisor.protocol.committed import (
     MAX_METADATA,
     METADATA,
@@ -20,21 +20,28 @@ from supervisor.protocol.committed import (
     step_of,
     was_committed,
 )
+from supervisor.protocol.epochs import SavedStep
 from supervisor.protocol.reading import UnreadableError
 
 
 def newest_committed(objects: Objects, own: OwnNames | None = None) -> int | None:
+    """Returns the number of `newest_saved`."""
+    newest = newest_saved(objects, own)
+    return None if newest is None else newest.number
+
+
+def newest_saved(objects: Objects, own: OwnNames | None = None) -> SavedStep | None:
     """Returns the newest committed step among the `objects` of a checkpoints' place; None: there
     is none. With `own`, only its layout counts.
 
     Raises:
         OSError: the store does not answer.
     """
-    if own is None:
-        return next((step for step, name in _steps(objects) if _is_committed(objects, name)), None)
-    found = _steps(objects, own.step_of)
-    marker = own.marker
-    return next((step for step, name in found if objects.exists(f"{name}/{marker}")), None)
+    for step, name in _steps(objects, step_of if own is None else own.step_of):
+        is_marked = own is not None and objects.exists(f"{name}/{own.marker}")
+        if is_marked or (own is None and _is_committed(objects, name)):
+            return saved_step(step, name)
+    return None
 
 
 def unmarked_copies(objects: Objects) -> tuple[str, ...]:
@@ -61,8 +68,8 @@ def _steps(
     objects: Objects, parse: Callable[[str], int | None] = step_of
 ) -> Iterator[tuple[int, str]]:
     names = objects.list("").folders
-    steps = [(step, name) for name in names if (step := parse(name)) is not None]
-    yield from sorted(steps, reverse=True)
+    steps = ((step, name, name) for name in names if (step := parse(name)) is not None)
+    yield from newest_first(steps)
 
 
 def _is_committed(objects: Objects, name: str) -> bool:

@@ -6,10 +6,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from supervisor.host.folder_changes import FolderChanges
 from supervisor.host.notice import Notice, Tell
+from supervisor.protocol.checkpoint_layouts import saved_step
 from supervisor.protocol.committed import OwnNames, Proof, committed_steps, step_of
+from supervisor.protocol.epochs import SavedStep
 from supervisor.protocol.location import Uri
 from supervisor.protocol.this_machine import is_posix
 
@@ -17,13 +20,21 @@ from supervisor.protocol.this_machine import is_posix
 def newest_committed(
     directory: Path, proven: Proof | None = None, own: OwnNames | None = None
 ) -> int | None:
+    """Returns the number of `newest_saved`."""
+    newest = newest_saved(directory, proven, own)
+    return None if newest is None else newest.number
+
+
+def newest_saved(
+    directory: Path, proven: Proof | None = None, own: OwnNames | None = None
+) -> SavedStep | None:
     """Returns the newest committed step in `directory`; None if there is none.
 
     `proven` decides about a step that nothing commits; without it, none of them counts. With `own`,
     only its layout counts.
     """
     found = committed_steps(directory, posix=is_posix(directory), proven=proven, own=own)
-    return next((step for step, _ in found), None)
+    return next((saved_step(step, path.name) for step, path in found), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +54,17 @@ BUCKET = Pace(5.0, 30.0)
 """Slower: each request costs money. When a worker reports a save, we look at once anyway."""
 
 
-class CheckpointPoller:
+_Step = TypeVar("_Step")
+
+
+class CheckpointPoller(Generic[_Step]):
     """Looks at a place again and again: reports each new step, and says when to look next."""
 
     def __init__(
         self,
         place: Path | Uri,
-        find_newest: Callable[[], int | None],
-        on_commit: Callable[[int], None],
+        find_newest: Callable[[], _Step | None],
+        on_commit: Callable[[_Step], None],
         on_error: Tell,
         pace: Pace = DISK,
     ) -> None:
@@ -69,7 +83,7 @@ class CheckpointPoller:
         self._on_error = on_error
         self._pace = pace
         self._failed = False
-        self._told: int | None = None
+        self._told: _Step | None = None
         self._has_looked = False
         self._changed = False
         self._pause = pace.least
@@ -117,7 +131,7 @@ class CheckpointWatcher:
 
     def __init__(
         self,
-        poller: CheckpointPoller,
+        poller: CheckpointPoller[Any],
         folder: Path | None = None,
         own: OwnNames | None = None,
     ) -> None:

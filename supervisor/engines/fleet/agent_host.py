@@ -14,6 +14,7 @@ from supervisor.engines.handles import Finder, FoundPlace, Watch
 from supervisor.engines.this_host import ThisHost
 from supervisor.host.notice import Tell
 from supervisor.protocol.committed import OwnNames
+from supervisor.protocol.epochs import SavedStep
 from supervisor.protocol.location import Uri
 
 
@@ -47,8 +48,8 @@ class AgentHost(ThisHost):
         self,
         place: Path | Uri,
         workers: Callable[[], Iterable[int]],
-        on_commit: Callable[[int], None],
-        on_lower: Callable[[int], None],
+        on_commit: Callable[[SavedStep], None],
+        on_lower: Callable[[SavedStep], None],
         on_error: Tell,
         own: OwnNames | None = None,
     ) -> Watch:
@@ -62,8 +63,8 @@ class AgentHost(ThisHost):
         wanted: Wanted,
         on_found: Callable[[FoundPlace], None],
         on_others: Callable[[Path, Mapping[Path, int]], None],
-        on_commit: Callable[[int], None],
-        on_lower: Callable[[int], None],
+        on_commit: Callable[[SavedStep], None],
+        on_lower: Callable[[SavedStep], None],
         on_error: Tell,
     ) -> Finder:
         """See `host_port.HostFiles`."""
@@ -86,7 +87,7 @@ class _NoWatch:
     def stop(self) -> None:
         """See `handles.Watch`."""
 
-    def last_lower(self, *, closed: bool) -> tuple[int, ...]:
+    def last_lower(self, *, closed: bool) -> tuple[SavedStep, ...]:
         """See `handles.Watch`."""
         return ()
 
