@@ -14,10 +14,11 @@ Some programs begin to count anew in each epoch. Where the epoch is in the name 
 (`epoch_3_step_5`), a later epoch is progress, and within an epoch a higher step
 (`protocol.epochs`).
 
-Others have a folder for each epoch (`out/epoch_1/step_5`). So an attempt
-that goes on in the folder of a later epoch makes progress, whatever the step. One that begins such
-a folder makes none by that: a program that begins again from nothing may make a new one each time.
-The next attempt makes progress with the first step above those that are there.
+Others have a folder for each epoch (`out/epoch_1/step_5`). So an attempt that goes on in the folder
+of a later epoch makes progress, whatever the step. One that begins such a folder makes none by
+that: a program that begins again from nothing may make a new one each time. The next attempt makes
+progress with the first step above those that are there. Once an attempt has saved in one epoch and
+then in a later one, these are epochs beyond doubt, and each later one is progress.
 
 `max_total_restarts`, where it is set, bounds all charged restarts of the phase, and nothing refills
 it.
@@ -59,6 +60,10 @@ class Budget:
     begun_in: int | None = None
     """The attempt that has begun that directory: its commits there refill nothing. None: it was
     there, or is the first one."""
+    saved_in: int | None = None
+    """The last attempt that has committed a step in that directory; None: not known."""
+    counts_epochs: bool = False
+    """Whether one attempt has committed in two epochs, one after the other."""
     is_behind: bool = False
     """Whether the program saves in the directory of an earlier epoch: what it commits there is no
     progress."""
@@ -126,6 +131,8 @@ class Budget:
             highest=step,
             total=self.total,
             latest_epoch=self.latest_epoch,
+            saved_in=attempt if self.latest_epoch is not None else None,
+            counts_epochs=self.counts_epochs,
             epochs=epochs or self.epochs,
         )
         if self.highest is None:
@@ -133,7 +140,7 @@ class Budget:
         saved, highest = SavedStep(step, epochs), SavedStep(self.highest, self.epochs)
         is_above = saved.is_above(highest)
         if self.begun_in == attempt:
-            known = replace(self, highest=step, epochs=refilled.epochs)
+            known = replace(self, highest=step, epochs=refilled.epochs, saved_in=attempt)
             return known if is_above else self
         if is_above or (new and self.is_lone and highest.is_above(saved)):
             return replace(refilled, first=self.first, first_epochs=self.first_epochs)
@@ -155,10 +162,18 @@ class Budget:
         if latest is None and before is None:
             return replace(self, latest_epoch=directory if has_an_epoch(directory) else None)
         if is_of_a_later_epoch(directory, latest or before):
-            if is_resumed:
-                return Budget(highest=0, total=self.total, latest_epoch=directory)
-            begun = replace(self, latest_epoch=directory, begun_in=attempt, is_behind=False)
-            return replace(begun, highest=0, first=None, trained=None, epochs=(), first_epochs=())
+            counts = self.counts_epochs or self.saved_in == attempt
+            later = Budget(highest=0, latest_epoch=directory, counts_epochs=counts)
+            if is_resumed or counts:
+                return replace(later, total=self.total)
+            return replace(
+                later,
+                restarts=self.restarts,
+                preemptions=self.preemptions,
+                signatures=self.signatures,
+                total=self.total,
+                begun_in=attempt,
+            )
         return replace(
             self, is_behind=latest is not None and is_of_a_later_epoch(latest, directory)
         )

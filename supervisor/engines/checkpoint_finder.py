@@ -30,6 +30,7 @@ from supervisor.adapters.stores.checkpoint_watcher import DISK, Pace
 from supervisor.adapters.stores.nearby import entries_below
 from supervisor.config.named_program import with_shell_words
 from supervisor.config.usual_names import UsualNames, is_of, kind_of, kinds_together, unnumbered
+from supervisor.core.budget import has_an_epoch, is_of_a_later_epoch
 from supervisor.engines.checkpoint_search import Search
 from supervisor.engines.handles import FoundPlace, Watch
 from supervisor.engines.save_place import SavePlace
@@ -38,7 +39,7 @@ from supervisor.files.segments import JOURNAL
 from supervisor.host.aside import aside
 from supervisor.host.folder_changes import FolderChanges
 from supervisor.protocol.committed import OwnNames, is_committed, step_entries
-from supervisor.protocol.epochs import SavedStep
+from supervisor.protocol.epochs import SavedStep, epochs_in, without_epochs
 from supervisor.protocol.this_machine import is_posix
 
 Steps = Callable[[Path, OwnNames | None, bool | None], Iterable[tuple[int, Path]]]
@@ -224,18 +225,22 @@ class CheckpointFinder:
                 return
             better = self._better_than(present, last=last)
             self._has_walked |= is_whole
-            self._is_over = present.rises
-            if better is not None and not self._is_over and self._is_time(present, last=last):
+            self._is_over = present.rises and not has_an_epoch(str(self._current))
+            if better is not None and not self._is_over and self._is_time(better, present, last):
                 self._take(better)
             if self._is_over or last:
                 self._tell_others()
 
-    def _is_time(self, present: SavePlace, *, last: bool) -> bool:
-        """Whether a better directory takes the place of the `present` one now."""
+    def _is_time(self, better: Path, present: SavePlace, last: bool) -> bool:
+        """Whether the `better` directory takes the place of the `present` one now."""
         now = time.monotonic()
         if self._better_since is None:
             self._better_since = now
-        return last or not present.has_steps or now - self._better_since >= _GRACE
+        is_at_once = last or not present.has_steps or self._is_later_epoch(better)
+        return is_at_once or now - self._better_since >= _GRACE
+
+    def _is_later_epoch(self, directory: Path) -> bool:
+        return is_of_a_later_epoch(str(directory), str(self._current))
 
     def _take(self, directory: Path) -> None:
         place = self._places[directory]
@@ -278,7 +283,10 @@ class CheckpointFinder:
 
     def _tell_others(self) -> None:
         """Tell of the other directories, if which one counts was found out in this attempt."""
-        others = {path: step for path, step in self._others.items() if path != self._current}
+        epochs = without_epochs(str(self._current))
+        others = {
+            path: step for path, step in self._others.items() if without_epochs(str(path)) != epochs
+        }
         if others and (self._found is not None or self._places[self._current].before is None):
             self._on_others(self._current, others)
 
@@ -304,14 +312,18 @@ class CheckpointFinder:
         return any(True for _ in self._search.steps_in(path))
 
     def _better_than(self, present: SavePlace, *, last: bool) -> Path | None:
-        """Returns the directory of this job that takes the place of the `present` one: of several,
-        one whose steps rise, then the one with the lowest step, then the one nearest to the root,
-        then by name, so that the answer does not depend on the order of the system's lists."""
+        """Returns the directory of this job that takes the place of the `present` one: that of the
+        latest epoch, if the present one is of an earlier one; else, of several, one whose steps
+        rise, then the one with the lowest step, then the one nearest to the root, then by name, so
+        that the answer does not depend on the order of the system's lists."""
         better: list[tuple[bool, int, int, Path]] = []
+        later: list[tuple[tuple[int, ...], Path]] = []
         written = self._written.copy()  # the main loop adds to it meanwhile
         named = {root for root in self._search.roots if not self._is_shared(root)}
         directories = {directory for directory, _ in written} | self._made.copy() | named
         for each in directories | self._walked:
+            if present.rises and not self._is_later_epoch(each):
+                continue
             self._changes.watch(each)
             place = self._committing(each)
             if place is None or place.newest is None:
@@ -321,8 +333,12 @@ class CheckpointFinder:
                 continue
             if place.above is not None and present.has_steps:
                 continue  # the higher one is not this job's, and must not replace what is
-            if present.newest is None or place.rises or step < present.newest:
+            if self._is_later_epoch(each):
+                later.append((epochs_in(str(each)), each))
+            elif present.newest is None or place.rises or step < present.newest:
                 better.append((not place.rises, step, len(each.parts), each))
+        if later:
+            return max(later)[-1]
         if not better:
             self._better_since = None
             return None

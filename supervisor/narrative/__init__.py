@@ -269,7 +269,7 @@ def _checkpoints_found(
     if now.begun_in == t.after.attempt and now.latest_epoch != before.latest_epoch:
         text += "; it is of a later epoch, and progress once an attempt goes on there"
     elif now.latest_epoch != before.latest_epoch and before.highest is not None:
-        text += "; it is of a later epoch, and the attempt goes on there: progress"
+        text += "; it is of a later epoch: progress"
         text += f", {count(forgiven, 'charged failure')} forgiven" if forgiven else ""
     yield attempt_event(
         "checkpoints-found", t.after.attempt, text, place=event.directory, forgiven=forgiven

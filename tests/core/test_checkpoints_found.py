@@ -238,7 +238,7 @@ def test_an_attempt_that_goes_on_in_the_folder_of_a_later_epoch_makes_progress()
         history.runs()
     finds(history, "/out/epoch_6", resumed=True)
     (line,) = history.told
-    assert line.text.endswith("the attempt goes on there: progress, 1 charged failure forgiven")
+    assert line.text.endswith("it is of a later epoch: progress, 1 charged failure forgiven")
     assert line.keys["forgiven"] == 1
 
 
@@ -261,6 +261,26 @@ def test_the_next_attempt_makes_progress_in_an_epoch_that_one_has_begun() -> Non
     assert history.state.budget.restarts == 2
     commits_new(history, 10)
     assert (history.state.newest, history.state.budget.restarts) == (10, 0)
+
+
+def test_who_has_gone_from_one_epoch_to_the_next_makes_progress_with_each_later_one() -> None:
+    """Also if each attempt goes on at the end of an epoch, so that it begins another folder."""
+    history = job()
+    for number in (1, 2, 3):
+        finds(history, f"/out/epoch_{number}")
+        commits_new(history, 10)
+    for number in range(4, 12):
+        history.ends(WorkerExit(0, signal="SIGKILL"))
+        history.gone(committed=10)
+        if history.state.backoff is not None:
+            history.waits()
+        history.runs()
+        assert history.state.budget.restarts == 1
+        finds(history, f"/out/epoch_{number}")
+        assert history.state.budget.restarts == 0
+        commits_new(history, 5)
+        assert history.state.newest == 5
+        commits_new(history, 10)
 
 
 def test_a_later_epoch_refills_all_but_the_total() -> None:

@@ -424,32 +424,37 @@ EPOCHS = """
 import os, pickle, signal, sys, time
 from pathlib import Path
 
-begins_anew = sys.argv[1] == "anew"
+begins_anew, dies, pause = sys.argv[1] == "anew", int(sys.argv[2]), float(sys.argv[3])
 epochs = sorted(Path("out").glob("epoch_*"))
 epoch, done = len(epochs) if begins_anew else max(len(epochs) - 1, 0), 0
 if epochs and not begins_anew:
     done = max(int(each.stem[5:]) for each in epochs[-1].glob("*.pkl"))
 saves = 0
-for number in range(epoch, 4):
+for number in range(epoch, 2 * dies):
     folder = Path("out", f"epoch_{number}")
     folder.mkdir(parents=True, exist_ok=True)
     for step in range(done + 1, 4):
         print("step", step, flush=True)
         (folder / f"step_{step}.pkl").write_bytes(pickle.dumps({"step": step}))
-        time.sleep(1.0)
+        time.sleep(pause)
         saves += 1
-        if saves == 2:
+        if saves == dies:
             os.kill(os.getpid(), signal.SIGKILL)
     done = 0
 """
 
 
-@pytest.mark.parametrize(("begins", "code"), [("where it was", 0), ("anew", 76)])
+@pytest.mark.parametrize(
+    ("begins", "dies", "pause", "code"),
+    [("where it was", 2, 1.0, 0), ("anew", 2, 1.0, 76), ("where it was", 6, 0.6, 0)],
+    ids=["within an epoch", "anew", "after two epochs"],
+)
 def test_steps_that_begin_again_in_the_folder_of_each_epoch(
-    start: Start, here: Path, begins: str, code: int
+    start: Start, here: Path, begins: str, dies: int, pause: float, code: int
 ) -> None:
     (here / "epochs.py").write_text(EPOCHS)
-    result = start(job(sys.executable, "epochs.py", begins, restarts=2)).result()
+    config = job(sys.executable, "epochs.py", begins, str(dies), str(pause), restarts=2)
+    result = start(config).result()
     assert result.code == code, result.log
 
 
