@@ -150,7 +150,7 @@ STATES = """\
 ## States
 
 What a record changes (`state`), and all of what a snapshot holds. What `doing` can be, and what each event leads to, is in
-[states.md](states.md).
+[states](states.md).
 """
 
 VALUES = """\

@@ -11,6 +11,7 @@ import yaml
 from supervisor.config.schema import Autorestart
 from supervisor.core.exit_codes import ExitCode
 from tests.deploy.test_deploy import ROOT
+from tests.docs.pages import DOCS, blocks
 
 MANIFESTS = ROOT / "deploy" / "kubernetes"
 
@@ -91,3 +92,8 @@ def test_a_jobset_fails_when_its_job_does() -> None:
     assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
     assert re.fullmatch(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", rule["name"])
     assert policy["maxRestarts"] == 0, "the Job replaces its pods by itself"
+
+
+def test_the_page_shows_the_job_as_it_is() -> None:
+    page = DOCS / "how-to" / "kubernetes.md"
+    assert (MANIFESTS / "job.yaml").read_text() in [block.text for block in blocks(page)]

@@ -351,8 +351,3 @@ def bucket(session: Session) -> None:
     url = f"{session.env['STORAGE_EMULATOR_HOST']}/storage/v1/b"
     kind = {"Content-Type": "application/json"}
     urllib.request.urlopen(urllib.request.Request(url, b'{"name": "my-bucket"}', kind)).close()
-
-
-def machine_that_is_lost(session: Session) -> None:
-    _stop(session)
-    shutil.rmtree(Path(session.env["HOME"]) / ".local")

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from supervisor.core.exit_codes import ExitCode
 from tests.integrations.programs import PROGRAMS, ROOT
 
 PAGE = ROOT / "docs" / "reference" / "programs.md"
@@ -80,6 +82,10 @@ GAINS: Mapping[str, Mapping[int, Cell]] = {
             "noticed, with `progress.pattern`",
             "tests/processes/test_hangs.py:test_steps_read_from_the_output_are_a_sign_of_life",
         ),
+        2: (
+            "noticed, without a pattern",
+            "tests/processes/test_hangs.py:test_a_hang_is_found_out_and_restarted",
+        ),
     },
     "success": {
         0: (
@@ -132,8 +138,13 @@ GAINS: Mapping[str, Mapping[int, Cell]] = {
         ),
     },
     "fewer devices": {
+        1: (
+            "goes on and grows back, with `{num_devices}` in the command or `elastic: true`",
+            "tests/processes/test_shrunk_tpu.py:"
+            "test_from_eight_chips_to_four_and_back_at_a_checkpoint_while_it_trains",
+        ),
         3: (
-            "goes on with the same global batch, and grows back",
+            "the same global batch, by itself",
             "tests/end_to_end/test_ladder.py:"
             "test_down_and_up_the_ladder_it_ends_with_the_bits_of_an_undisturbed_run",
         ),
@@ -172,17 +183,14 @@ def programs(results: Path = RESULTS) -> Iterator[str]:
 
 def _seen(result: Mapping[str, Any]) -> Iterator[str]:
     python = f"Python {result['python']}, " if result["libraries"] else ""
-    options = f"; needs `{' '.join(result['options'])}`" if result["options"] else ""
-    steps, saved = result["steps_from"], result["sigterm"]["saved"]
+    options = f"; needs `{shlex.join(result['options'])}`" if result["options"] else ""
+    steps = result["steps_from"]
     yield _link(result["name"], result["script"])
     yield python + ", ".join(result["libraries"]) if result["libraries"] else "none"
     yield f"`{result['checkpoints']}`{options}"
     yield {None: "nothing", "reports": "reports"}.get(steps, f"`{_escaped(str(steps))}`")
     yield _standby(result["standby"])
-    yield (
-        f"{_bits(result)}; SIGTERM {'saves' if saved else 'does not save'} (exit code "
-        f"{result['sigterm']['exit_code']})"
-    )
+    yield "; ".join((_bits(result), *_sigterm(result["sigterm"])))
 
 
 def _link(name: str, script: str) -> str:
@@ -199,6 +207,14 @@ def _bits(result: Mapping[str, Any]) -> str:
     if result["same_bits"]:
         return "same bits"
     return f"last step; other bits, because {result['why_not_deterministic']}"
+
+
+def _sigterm(seen: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what differs from what the page says of all programs."""
+    if seen["saved"]:
+        yield "SIGTERM saves"
+    if seen["exit_code"] != ExitCode.DRAINED:
+        yield f"SIGTERM ends it with exit code {seen['exit_code']}"
 
 
 def _cell(cell: Cell | None) -> str:
