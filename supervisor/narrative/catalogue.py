@@ -21,6 +21,7 @@ COMMON = {
 """The keys that every event has."""
 
 KEYS = {
+    "address": "text: the address of the cluster's head, or `auto`",
     "advice": "text: what a person should do",
     "attempt": "number: the number of the attempt",
     "attempts": "number: how many attempts the job has had so far",
@@ -600,6 +601,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
             ("unit", "reason"),
         ),
         "host-unusable": Kind("A host of the cluster is not used.", ("unit", "reason")),
+        "cluster-awaited": Kind(
+            "The cluster of the hosts does not answer yet, and the job waits for it before it "
+            "starts; `reason` may be empty.",
+            ("address", "seconds", "reason"),
+        ),
         "cluster-lost": Kind(
             "The cluster does not answer; workers run on while their agents are answered.",
             ("reason",),

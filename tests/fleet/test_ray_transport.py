@@ -103,7 +103,7 @@ def leading(ray: RayNodes, job: str, epoch: int = 1, resource: str = "") -> Iter
     """A leader in the cluster that sees its nodes."""
     leader = Leader(ray, job, epoch, resource)
     try:
-        leader.transport.join(60.0)
+        leader.transport.join(60.0, print)
         leader.transport.begin(leader)
         leader.until(lambda: leader.nodes)
         yield leader
@@ -237,7 +237,7 @@ import sys
 from types import SimpleNamespace
 from tests.fleet.test_ray_transport import Leader
 leader = Leader(SimpleNamespace(address=sys.argv[1]), "killed")
-leader.transport.join(60.0)
+leader.transport.join(60.0, print)
 leader.transport.begin(leader)
 leader.until(lambda: leader.nodes)
 leader.transport.place("left-behind", leader.nodes[0].id)
@@ -329,7 +329,7 @@ def test_a_cluster_with_another_token_refuses(
         monkeypatch.setenv("RAY_AUTH_TOKEN", token)
     leader = Leader(ray, "stranger")
     with pytest.raises(ClusterRefusedError, match="does not accept the token of this host: put"):
-        leader.transport.join(60.0)
+        leader.transport.join(60.0, print)
     leader.transport.close()
 
 
@@ -347,7 +347,7 @@ def test_a_cluster_without_a_token_is_used_and_told_and_one_of_another_version_i
         with pytest.raises(
             ClusterRefusedError, match=r"has another Ray or Python: .*Ray: 2\.49\.0"
         ):
-            leader.transport.join(60.0)
+            leader.transport.join(60.0, print)
         leader.transport.close()
 
 
@@ -367,11 +367,17 @@ def test_an_address_where_nothing_answers_is_unreachable() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         cluster = Cluster(address, "supervise-nowhere", 1, str(Path.cwd()))
         transport = RayTransport(cluster, Reactor(SystemClock()), print)
+        told: list[Notice] = []
+        began = time.monotonic()
         with pytest.raises(
             ClusterUnreachableError, match=f"answers at {address}: Connection refused"
         ):
-            transport.join(3.0)
+            transport.join(8.0, told.append)
+        assert time.monotonic() - began < 16.0
         transport.close()
+        (notice,) = told
+        assert notice.event == "cluster-awaited"
+        assert f"waiting for the Ray cluster at {address}" in notice
 
 
 # --- accelerators ---------------------------------------------------------------------------------
