@@ -24,7 +24,7 @@ from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure
 from supervisor.files.attempts import attempt_folder
-from supervisor.narrative.device_text import missing_units, unit
+from supervisor.narrative.device_text import missing_units, obstacle_seen, unit
 from supervisor.narrative.event_line import budget_used, count
 from supervisor.narrative.failure_text import certainty, place_of_failure, record, success_warning
 from supervisor.narrative.standing import standing, standing_line
@@ -204,6 +204,8 @@ def _log_of(history: History, state: JobState, failure: Failure, place: Path | U
 
 
 def _missing_units(history: History, phase: PhasePolicy) -> Iterator[str]:
+    if obstacle := obstacle_seen(history.transitions, history.state):
+        yield f"no {unit(phase)} can be used: {obstacle}"
     for name, why in missing_units(history.transitions, history.state, phase).items():
         yield f"not seen by the last probe: {unit(phase)} {name}: {why}"
 
@@ -212,6 +214,7 @@ def _rung(state: JobState, phase: PhasePolicy) -> Iterator[str]:
     rung = state.ladder.num_devices(phase)
     if rung is not None:
         units = ", ".join(state.ladder.units(phase))
-        yield f"rung: {rung} of {phase.rungs[0]} devices ({unit(phase)}s {units})"
+        which = f" ({unit(phase)}s {units})" if units else ""  # a cluster was not asked yet
+        yield f"rung: {rung} of {phase.rungs[0]} devices{which}"
     for struck in state.ladder.struck:
         yield f"disabled rung: {struck.num_devices} devices: {struck.reason}"

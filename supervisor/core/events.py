@@ -283,6 +283,15 @@ class BadUnit:
 
 
 @dataclass(frozen=True, slots=True)
+class Obstacle:
+    """What keeps every unit from being used, however healthy the unit is."""
+
+    reason: str
+    advice: str
+    """What a person should do about it."""
+
+
+@dataclass(frozen=True, slots=True)
 class DevicesProbed:
     """The answer to the `ProbeDevices` with this `number`."""
 
@@ -293,6 +302,9 @@ class DevicesProbed:
     bad: tuple[BadUnit, ...]
     problem: str | None = None
     """Why the probe found nothing out; None: it did, and `healthy` and `bad` are valid."""
+    obstacle: Obstacle | None = None
+    """Why no unit can be used, whatever they are like; None: nothing keeps them from it. Then no
+    unit is blamed: `bad` names only units that were found bad."""
 
 
 @dataclass(frozen=True, slots=True)

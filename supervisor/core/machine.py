@@ -174,10 +174,18 @@ def _overdue(state: JobState, at: float, policy: RestartPolicy) -> StepResult:
             return begin(state, "its directory is not there yet", at, policy)
         case BackingOff(reason=reason):
             return go_on(state, reason, at, policy)
-        case Probing(reason=reason, short_since=since, suspicion=suspicion):
-            return probe(state, reason, at, policy, short_since=since, suspicion=suspicion)
-        case Waiting(reason=reason, short_since=since):
-            return probe(state, reason, at, policy, short_since=since)
+        case Probing(reason, _, since, suspicion, missing):
+            return probe(
+                state,
+                reason,
+                at,
+                policy,
+                short_since=since,
+                suspicion=suspicion,
+                missing=missing,
+            )
+        case Waiting(reason, _, since, missing):
+            return probe(state, reason, at, policy, short_since=since, missing=missing)
         case (
             Stopping(cause=Hang(asked=False) as hang) | Lingering(cause=Hang(asked=False) as hang)
         ) as group:

@@ -450,7 +450,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
         ),
     },
     "Devices": {
-        "devices-probing": Kind("The devices or hosts are being probed.", ("units", "reason")),
+        "devices-probing": Kind(
+            "The devices or hosts are being probed. While the job waits for more of them, each "
+            "repeated probe has `capacity-awaited` alone, unless something has changed.",
+            ("units", "reason"),
+        ),
         "devices-probed": Kind(
             "A probe ended; `units` are those that are healthy.", ("units", "num_units")
         ),

@@ -44,6 +44,7 @@ from supervisor.core.events import (
     LossesNotFinite,
     MaintenanceAnnounced,
     Noticed,
+    Obstacle,
     PhaseBegun,
     QuarantineCleared,
     RungCompileFailed,
@@ -167,7 +168,13 @@ drawn: dict[type, st.SearchStrategy[Event]] = {
         WorkersGone, times, attempts, st.one_of(st.none(), failures), steps, steps, steps
     ),
     DevicesProbed: st.builds(
-        DevicesProbed, times, attempts, units, bad, st.sampled_from([None, "it hung"])
+        DevicesProbed,
+        times,
+        attempts,
+        units,
+        bad,
+        st.sampled_from([None, "it hung"]),
+        st.sampled_from([None, Obstacle("the cluster does not answer", "start it again")]),
     ),
     RungCompileFailed: st.builds(
         RungCompileFailed, times, st.integers(0, 1), st.sampled_from([4, 2]), st.just("x")

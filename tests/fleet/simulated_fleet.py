@@ -480,6 +480,8 @@ class Leader:
         self.process.on_event = self._on_event
         self.phase = "idle"
         self.looks = 0
+        self.probed: DevicesProbed | None = None
+        """The last answer to a probe; None: there was none."""
         self.ran_since = 0.0
         self.sent: Counter[str] = Counter()
         """How many commands of each kind it has sent."""
@@ -557,6 +559,7 @@ class Leader:
             case StopRequested():
                 self.phase = "drained"
             case DevicesProbed(number=self.looks, healthy=healthy) if self.phase == "idle":
+                self.probed = event
                 self._looked(healthy)
             case WorkersGone(attempt=self.attempt) if self.phase == "killing" and self.leaves:
                 self.phase, self.leaves = "idle", ""

@@ -188,6 +188,21 @@ def test_a_head_that_stays_away_has_the_job_save_and_wait(seconds: float, attemp
     assert (leader.phase, leader.attempt) == ("running", attempts)
 
 
+def test_while_the_head_is_away_no_host_is_blamed() -> None:
+    """The cluster is what keeps the hosts from being used, and what a person has to mend."""
+    world = World(3, nodes=2, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 0)
+    world.pass_time(20.0)
+    world.lose_head(600.0)
+    world.pass_time(120.0)
+    probed = leader.probed
+    assert probed is not None
+    assert probed.obstacle is not None
+    assert (probed.healthy, probed.bad) == ((), ())
+    assert "the cluster does not answer: the head does not answer" in probed.obstacle.reason
+    assert "start a head again" in probed.obstacle.advice
+
+
 def test_the_ranks_of_a_slice_are_side_by_side_and_all_know_how_many_slices_there_are() -> None:
     """The slices are imitated: a name and a place on each node."""
     world = World(3, nodes=4, loses=0.0)

@@ -47,6 +47,7 @@ from supervisor.core.events import (
     LossesNotFinite,
     MaintenanceAnnounced,
     Noticed,
+    Obstacle,
     PhaseBegun,
     QuarantineCleared,
     RungCompileFailed,
@@ -213,6 +214,9 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
         bad = tuple(BadUnit(unit, "it is gone", found=False) for unit in _UNITS[len(healthy) :])
         yield DevicesProbed(now, state.looks, healthy, bad)
         yield DevicesProbed(now + _LONG, state.looks, healthy, bad)
+    for at in (now, now + _LONG):
+        away = Obstacle("the cluster does not answer", "start it again")
+        yield DevicesProbed(at, state.looks, (), (), obstacle=away)
 
 
 # --- the page ------------------------------------------------------------------------------------

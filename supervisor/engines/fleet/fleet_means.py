@@ -31,6 +31,8 @@ class Leadership:
     """`lost_after` of the leader before, whose last answers may hold for longer than ours."""
     announcer: str = "none"
     """See `Lead`."""
+    address: str = "auto"
+    """`init.hosts.address` of the config."""
 
 
 @dataclass(slots=True)

@@ -92,6 +92,7 @@ def engine_on_ray(
         comparable.token if comparable is not None else None,
         lost_after_in(before),
         init.autorestart.preemption.source,
+        hosts.address,
     )
     engine = FleetEngine(
         transport,
