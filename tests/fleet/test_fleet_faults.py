@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from supervisor.adapters.processes.leftovers import processes_naming_job
 from supervisor.core.events import DevicesProbed, Noticed, WorkersGone, WorkersObserved
 from supervisor.diagnosis.outcome import Charge
 from supervisor.engines.fleet import capacity_look
@@ -242,6 +245,23 @@ def test_of_two_leaders_the_one_with_the_higher_epoch_is_obeyed(
     assert all(map(lives, pids)), "it was not killed, and is answered by the second leader alone"
     first.turn(0.2)
     assert "host-unusable" in first.notices()
+
+
+def test_no_person_is_told_to_kill_what_an_agent_ends(cluster: Cluster, tmp_path: Path) -> None:
+    """The next leader on the host finds the workers alive: the fence ends them, or it does."""
+    job = os.urandom(6).hex()
+    lineage = f"{job}@{'0' * 32}"
+    leader = Leader(cluster, tmp_path, size=3)
+    pids = leader.start(replace(launch_of(tmp_path, SLEEP, 3), lineage=lineage)).pids
+    with subprocess.Popen(["sleep", "600"], env={"SUPERVISE_LINEAGE": lineage}) as stray:
+        try:
+            is_named = lambda: stray.pid in processes_naming_job(job, tmp_path)  # noqa: E731
+            leader.until(is_named)
+            assert processes_naming_job(job, tmp_path) == [stray.pid]
+            assert all(map(lives, pids))
+        finally:
+            stray.kill()
+    killed(leader, tmp_path)
 
 
 @pytest.mark.parametrize("share", [0.6, 2.0])
