@@ -604,6 +604,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "A host was lost, or cut off from the supervisor: its guard kills its workers.",
             ("unit", "reason"),
         ),
+        "leader-slept": Kind(
+            "The supervisor of a job on many hosts did not run, and answered no host: their guards "
+            "kill the workers.",
+            ("seconds",),
+        ),
         "host-unusable": Kind("A host of the cluster is not used.", ("unit", "reason")),
         "cluster-awaited": Kind(
             "The cluster of the hosts does not answer yet, and the job waits for it before it "

@@ -23,6 +23,7 @@ from supervisor.core.events import (
     Event,
     HostsLeaving,
     LaunchFailed,
+    Noticed,
     StopRequested,
     StopSource,
     WorkerReported,
@@ -30,7 +31,7 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.diagnosis.failure import RankEvidence, WorkerExit
+from supervisor.diagnosis.failure import Failure, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Charge
 from supervisor.engines.fleet.agent import Agent
 from supervisor.engines.fleet.fleet import in_order
@@ -42,6 +43,7 @@ from supervisor.engines.judging import Seen
 from supervisor.engines.launch import Launch
 from supervisor.history.writer import writer
 from supervisor.host.identity import Identity
+from supervisor.host.notice import Notice
 from supervisor.protocol.messages import StepMessage
 from tests.engines.benches import NoCache, launch_in
 
@@ -489,6 +491,10 @@ class Leader:
         """Whether its core asks for a probe after each failure."""
         self.took_standbys = False
         """Whether all ranks of the last attempt were standbys before."""
+        self.notices: list[Notice] = []
+        """What it has told people."""
+        self.failures: list[Failure] = []
+        """How its attempts have ended."""
         self.leaves = ""
         """Why the present attempt moves off hosts; empty: it does not."""
         world.leader = self
@@ -542,6 +548,7 @@ class Leader:
         ask()
 
     def _on_event(self, event: Event) -> None:
+        self._keep(event)
         match event:
             case WorkersStarted(attempt=self.attempt):
                 self.phase, self.ran_since = "running", self.world.now
@@ -572,6 +579,13 @@ class Leader:
                 is_suspect = failure is not None and failure.hardware
                 go_on = self._look if is_suspect or self.always_looks else self._start
                 go_on()
+
+    def _keep(self, event: Event) -> None:
+        match event:
+            case Noticed(text=Notice() as told):
+                self.notices.append(told)
+            case WorkersGone(failure=Failure() as failure):
+                self.failures.append(failure)
 
     def die(self) -> None:
         """The leader is gone; agents stay."""

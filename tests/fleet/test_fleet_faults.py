@@ -281,6 +281,9 @@ def test_a_leader_that_pauses_costs_nothing_or_one_free_restart(
     failure = killed(leader, tmp_path).failure
     assert failure is not None
     assert (failure.rule, failure.charge) == ("host-lost", Charge.NOTHING)
+    assert failure.cause == "this supervisor did not run"
+    assert "leader-slept" in leader.notices()
+    assert "host-lost" not in leader.notices()
     leader.start(launch_of(tmp_path, SLEEP, 3, attempt=2))
 
 

@@ -203,6 +203,53 @@ def test_while_the_head_is_away_no_host_is_blamed() -> None:
     assert "start a head again" in probed.obstacle.advice
 
 
+def paused(world: World, leader: Leader, seconds: float) -> None:
+    """The leader stands still for so long."""
+    leader.process.is_frozen = True
+    world.pass_time(world.now + seconds)
+    leader.process.thaw()
+
+
+@pytest.mark.parametrize("is_read_first", [True, False])
+def test_a_leader_that_slept_blames_itself(is_read_first: bool) -> None:
+    """What comes first when it wakes, a report of the fence or its own timer, is chance."""
+    world = World(3, nodes=3, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 1)
+    world.pass_time(20.0)
+    if is_read_first:
+        paused(world, leader, LOST_AFTER + 4.0)
+    else:
+        for host in world.hosts.values():
+            host.to_leader = False
+        paused(world, leader, LOST_AFTER + 4.0)
+        for host in world.hosts.values():
+            host.to_leader = True
+    world.pass_time(world.now + 20.0)
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    (failure,) = leader.failures
+    assert failure.cause == "this supervisor did not run"
+    assert "did not run for 14." in failure.root_cause
+    told = [notice.event for notice in leader.notices]
+    assert "leader-slept" in told
+    assert "host-lost" not in told
+
+
+def test_a_host_that_is_lost_long_after_a_sleep_is_to_blame() -> None:
+    world = World(3, nodes=3, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 1)
+    world.pass_time(20.0)
+    paused(world, leader, 0.6 * LOST_AFTER)
+    world.pass_time(world.now + 2 * LOST_AFTER)
+    assert (leader.phase, leader.attempt) == ("running", 1)
+    host = host_of(world, "n0")
+    host.to_agent = host.to_leader = False
+    world.pass_time(world.now + LOST_AFTER + 5.0)
+    assert leader.attempt == 2
+    (failure,) = leader.failures
+    assert failure.cause == "a host was lost"
+    assert "host-lost" in [notice.event for notice in leader.notices]
+
+
 def test_the_ranks_of_a_slice_are_side_by_side_and_all_know_how_many_slices_there_are() -> None:
     """The slices are imitated: a name and a place on each node."""
     world = World(3, nodes=4, loses=0.0)

@@ -21,6 +21,7 @@ from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.engines.fleet.helper_messages import Cluster
 from supervisor.engines.fleet.ray_transport import (
+    _SILENCE,
     ClusterRefusedError,
     ClusterUnreachableError,
     RayTransport,
@@ -188,6 +189,17 @@ def test_a_helper_that_is_killed_or_hangs_is_replaced_and_agents_stay(
     assert [notice.event for notice in leader.notices] == ["ray-helper-replaced"]
     assert leader.lost == {}
     assert leader.cluster_losses == []
+
+
+def test_a_helper_is_not_blamed_for_a_pause_of_both(leader: Leader) -> None:
+    agent = leader.place(leader.nodes[0])
+    helper = _helper(leader)
+    helper.suspend()
+    time.sleep(_SILENCE + 2.0)  # the main loop does not turn either
+    helper.resume()
+    leader.until(lambda: leader.ask(agent, b"still there") == b"echo still there")
+    assert helper.is_running()
+    assert leader.notices == []
 
 
 def test_nothing_that_an_agent_says_is_lost_with_the_helper(leader: Leader) -> None:

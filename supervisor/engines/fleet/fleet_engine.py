@@ -62,6 +62,7 @@ from supervisor.engines.fleet.fleet_messages import (
     report_of,
 )
 from supervisor.engines.fleet.launch_text import text_of
+from supervisor.engines.fleet.own_sleep import OwnClock
 from supervisor.engines.fleet.spare_standbys import SpareStandbys
 from supervisor.engines.fleet.transport import Node, Transport
 from supervisor.engines.host_port import Compilations, Host, MainLoop
@@ -146,6 +147,7 @@ class FleetEngine:
         self._stragglers = StragglerWatch()
         self._spares = SpareStandbys()
         self._told: set[tuple[str, str]] = set()
+        self._own_clock = OwnClock(leadership.lost_after, clock.now())
         self._verified = VerifiedStart(reactor, clock, machine, means.notice, means.mention)
         self._manifests = ManifestKeeping(reactor, clock, machine, environ, means.notice)
         transport.begin(self)
@@ -392,6 +394,7 @@ class FleetEngine:
 
     def heard(self, agent: str, payload: bytes) -> None:
         """See `transport.Listener`."""
+        self._note_that_we_run()
         try:
             report = report_of(payload)
         except MessageError as error:
@@ -507,10 +510,13 @@ class FleetEngine:
                 self._on_started(attempt)
             case Observed():
                 news = attempt.note_observed(agent, report, now)
+                self._note_slept(agent, attempt, now)
             case Gone():
                 news = attempt.note_gone(agent, report, now)
+                self._note_slept(agent, attempt, now)
                 if self._start_of is not None and not self._ending.is_on:
                     why = f"host {self._means.host_of(agent)} was cut off while others started"
+                    why = attempt.slept.get(agent, why)
                     self._fail_start(self._start_of, attempt, no_hosts_failure(1, 0, why))
         if news:
             self._observe_soon(attempt)
@@ -568,7 +574,18 @@ class FleetEngine:
 
     # --- looking ----------------------------------------------------------------------------
 
+    def _note_that_we_run(self) -> None:
+        """Tell people if we did not, for so long that workers die by it."""
+        sleep = self._own_clock.runs(self._clock.now())
+        if sleep is not None and self._attempt is not None:
+            text = (
+                f"{sleep.text}: after {self._lead.lost_after:g} s (lost_after) the guards of the "
+                "hosts kill the workers, and the attempt starts again; nothing is charged for that"
+            )
+            self._means.notice(Notice("leader-slept", text, seconds=sleep.seconds))
+
     def _tick(self) -> None:
+        self._note_that_we_run()
         self._look_for_lost()
         if self._attempt is not None and self._start_of is None and not self._ending.is_on:
             self._departures.look(self._attempt)
@@ -590,18 +607,28 @@ class FleetEngine:
         self._fleet.forget(now, used)
         self._means.place_agents()
 
+    def _note_slept(self, agent: str, attempt: FleetAttempt, now: float) -> None:
+        """Note that the ranks of an agent died because we did not run, if it is so."""
+        sleep = self._own_clock.explains(now)
+        if sleep is not None and agent not in attempt.lost:
+            attempt.note_slept(agent, sleep.text, sleep.began)
+
     def _host_lost(self, agent: str, attempt: FleetAttempt, why: str, now: float) -> None:
         if agent in attempt.gone:
             return
-        name = self._means.host_of(agent)
+        name, sleep = self._means.host_of(agent), self._own_clock.explains(now)
+        if sleep is not None and sleep.seconds < self._lead.lost_after:  # who has ended, has ended
+            sleep = None if self._fleet.hosts[agent].lost else sleep
         news = attempt.note_lost(agent, why, now)
-        self._means.notice(
-            Notice("host-lost", f"host {name} is lost: {why}", unit=name, reason=why)
-        )
+        if sleep is not None:
+            attempt.note_slept(agent, sleep.text, sleep.began)
+        else:
+            text = f"host {name} is lost: {why}"
+            self._means.notice(Notice("host-lost", text, unit=name, reason=why))
         start = self._start_of
         if start is not None and not self._ending.is_on:
-            failure = no_hosts_failure(1, 0, f"host {name} was lost: {why}")
-            self._fail_start(start, attempt, failure)
+            told = sleep.text if sleep is not None else f"host {name} was lost: {why}"
+            self._fail_start(start, attempt, no_hosts_failure(1, 0, told))
         elif news:
             self._observe_soon(attempt)
 

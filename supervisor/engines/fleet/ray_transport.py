@@ -106,6 +106,8 @@ class RayTransport:
         """Agents that are lost for the listener, and stay so."""
         self._nodes: tuple[Node, ...] | None = None
         """Those that the listener was told of; None: the cluster does not answer."""
+        self._looked_at = 0.0
+        """When `_look` was last called."""
         self._told_lost = self._told_open = False
         self._is_closed = False
         self._failures = 0
@@ -165,6 +167,7 @@ class RayTransport:
     def begin(self, listener: Listener) -> None:
         """See `Transport`."""
         self._listener = listener
+        self._looked_at = time.monotonic()
         self._attach()
         self._loop.call_later(_LOOK, self._look)
 
@@ -208,9 +211,13 @@ class RayTransport:
             self._replace(f"the Ray helper has ended: {helper.last_words() or 'it was killed'}")
 
     def _look(self) -> None:
-        """Replace a helper that says nothing."""
+        """Replace a helper that says nothing, unless it is we who did not listen."""
         if self._is_closed:
             return
+        late = time.monotonic() - self._looked_at - _LOOK
+        self._looked_at = time.monotonic()
+        if late > _LOOK:
+            self._helper.excuse()
         if self._helper.silence > (_SILENCE if self._helper.has_joined else _START_TIMEOUT):
             self._replace(f"the Ray helper has said nothing for {self._helper.silence:.0f} s")
         self._loop.call_later(_LOOK, self._look)
@@ -337,6 +344,10 @@ class _HelperProcess:
     def silence(self) -> float:
         """Seconds since the helper has spoken, or was started."""
         return time.monotonic() - self._heard_at
+
+    def excuse(self) -> None:
+        """Its silence counts from now on: nobody has listened."""
+        self._heard_at = time.monotonic()
 
     def say(self, message: HelperMessage) -> None:
         """Send a message; never blocks. Safe in any thread."""
