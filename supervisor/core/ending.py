@@ -323,8 +323,11 @@ def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
 def probed(
     state: JobState, probing: Probing, event: DevicesProbed, policy: RestartPolicy
 ) -> StepResult:
-    """A probe answered: choose the rung of the next attempt, and charge the last failure or not."""
+    """A probe answered: choose the rung of the next attempt, and charge the last failure or not.
+    End the job with INVALID_CONFIG if only a person can make any unit usable."""
     state = note_seen(quarantine_bad_units(state, event, policy), event, policy)
+    if event.obstacle is not None and event.obstacle.lasts:
+        return finish(state, Failed(ExitCode.INVALID_CONFIG), event.obstacle.reason)
     unknown = event.problem is not None
     found = state.ladder.units(policy.phases[state.phase]) if unknown else event.healthy
     since = event.at if probing.short_since is None else probing.short_since

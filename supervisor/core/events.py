@@ -289,6 +289,8 @@ class Obstacle:
     reason: str
     advice: str
     """What a person should do about it."""
+    lasts: bool = False
+    """True: only a person can remove it, so the job ends at once. False: it may go by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,8 @@ def obstacle_seen(transitions: Iterable[Transition], state: JobState) -> str:
 def capacity_advice(t: Transition, policy: RestartPolicy) -> str | None:
     """Returns the advice for a job that ends for lack of units; None: this transition does not end
     it for that, or no unit can be named."""
-    if not isinstance(t.event, DevicesProbed) or t.after.exit_code != ExitCode.NO_CAPACITY:
+    ends = (ExitCode.NO_CAPACITY, ExitCode.INVALID_CONFIG)
+    if not isinstance(t.event, DevicesProbed) or t.after.exit_code not in ends:
         return None
     if t.event.obstacle is not None:
         return t.event.obstacle.advice

@@ -166,6 +166,18 @@ def test_without_a_cluster_the_job_waits_and_ends_with_69_and_says_what_to_start
     assert advice == f"what to do: {AWAY.advice}"
 
 
+def test_hosts_that_only_a_person_can_mend_end_the_job_with_78_at_once() -> None:
+    history = job(wait_for_capacity=3600.0)
+    unfit = Obstacle("no host can be used: n0: it has supervise 0.1", "install 0.2", lasts=True)
+    history.happens(DevicesProbed(history.now, history.state.looks, (), (), obstacle=unfit))
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.INVALID_CONFIG
+    assert history.finish.reason == unfit.reason
+    assert "what to do: install 0.2" in [line.text for line in history.told]
+    history.starts()
+    assert begun(history.looks()).attempt == 1, "mended, the same job goes on"
+
+
 _machines = st.lists(st.sampled_from("abcdefgh"), unique=True)
 
 

@@ -174,7 +174,13 @@ drawn: dict[type, st.SearchStrategy[Event]] = {
         units,
         bad,
         st.sampled_from([None, "it hung"]),
-        st.sampled_from([None, Obstacle("the cluster does not answer", "start it again")]),
+        st.sampled_from(
+            [
+                None,
+                Obstacle("the cluster does not answer", "start it again"),
+                Obstacle("no host can be used", "install it", lasts=True),
+            ]
+        ),
     ),
     RungCompileFailed: st.builds(
         RungCompileFailed, times, st.integers(0, 1), st.sampled_from([4, 2]), st.just("x")

@@ -37,7 +37,7 @@ from supervisor.engines.fleet.agent import Agent
 from supervisor.engines.fleet.fleet import in_order
 from supervisor.engines.fleet.fleet_engine import FleetEngine
 from supervisor.engines.fleet.fleet_means import Leadership
-from supervisor.engines.fleet.fleet_messages import command_of, encoded
+from supervisor.engines.fleet.fleet_messages import Hello, command_of, encoded
 from supervisor.engines.fleet.transport import Listener, Node
 from supervisor.engines.judging import Seen
 from supervisor.engines.launch import Launch
@@ -313,6 +313,12 @@ class World:
         """The nodes with bad devices."""
         self.failed: set[int] = set()
         """The attempts of which a rank failed by itself."""
+        self.versions: dict[str, str] = {}
+        """The version of supervise on each node that has another one."""
+        self.token: str | None = None
+        """The token in the owner file of model_dir; None: hosts are not compared by it."""
+        self.blind: set[str] = set()
+        """The nodes that do not see model_dir."""
         self.leader: Leader | None = None
         self.messages = 0
 
@@ -354,6 +360,10 @@ class World:
         host = self.hosts[name] = SimulatedHost(self, node, name, process)
 
         def say(report: Any) -> None:
+            if isinstance(report, Hello):
+                version = self.versions.get(node, report.version)
+                token = None if node in self.blind else self.token
+                report = replace(report, version=version, token=token)
             payload = encoded(report)
             self.carry(lambda: self._to_leader(name, payload), is_open=host.to_leader)
 
@@ -473,8 +483,18 @@ class World:
 class Leader:
     """A leader with a core that only restarts. Implements `Transport`."""
 
-    def __init__(self, world: World, epoch: int, attempt: int, size: int, spares: int) -> None:
-        """`attempt` is the last one of the leader before it; 0: there was none."""
+    def __init__(
+        self,
+        world: World,
+        epoch: int,
+        attempt: int,
+        size: int,
+        spares: int,
+        *,
+        looks_first: bool = False,
+    ) -> None:
+        """`attempt` is the last one of the leader before it; 0: there was none. `looks_first`: its
+        core asks for a probe before the first attempt."""
         self.world, self.size, self.attempt = world, size, attempt
         self.inherited = attempt
         """An attempt of an earlier leader, whose end the core charges to nobody."""
@@ -498,7 +518,8 @@ class Leader:
         self.leaves = ""
         """Why the present attempt moves off hosts; empty: it does not."""
         world.leader = self
-        leadership = Leadership(epoch, writer(), LOST_AFTER, f"job-{epoch}")
+        name, file = f"job-{epoch}", "/shared/owner" if world.token is not None else ""
+        leadership = Leadership(epoch, writer(), LOST_AFTER, name, file, world.token)
         self.engine = FleetEngine(
             self,
             self.process,
@@ -512,6 +533,8 @@ class Leader:
         )
         if attempt:
             self._kill()
+        elif looks_first:
+            self._look()
         else:
             self._start()
 
@@ -610,6 +633,8 @@ class Leader:
 
     def remove(self, agent: str) -> None:
         """See `Transport`."""
+        if agent in self.world.hosts:
+            self.world.kill_agent(self.world.hosts[agent])
 
     def send(self, agent: str, payload: bytes) -> None:
         """See `Transport`."""

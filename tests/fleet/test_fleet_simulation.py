@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.history.writer import writer
 from tests.fleet.simulated_fleet import (
     BROKEN,
     LOST_AFTER,
@@ -201,6 +202,57 @@ def test_while_the_head_is_away_no_host_is_blamed() -> None:
     assert (probed.healthy, probed.bad) == ((), ())
     assert "the cluster does not answer: the head does not answer" in probed.obstacle.reason
     assert "start a head again" in probed.obstacle.advice
+
+
+def test_hosts_that_only_a_person_can_mend_end_the_wait_at_once_and_are_named() -> None:
+    world = World(3, nodes=3, loses=0.0)
+    world.token, world.blind = "t", {"n2"}
+    world.versions = {"n0": "0.1", "n1": "0.1"}
+    leader = Leader(world, 1, 0, 2, 0, looks_first=True)
+    world.pass_time(9.0)
+    assert leader.probed is None, "a shared folder may show what is new a moment later"
+    world.pass_time(20.0)
+    probed = leader.probed
+    assert probed is not None
+    assert probed.obstacle is not None
+    assert probed.obstacle.lasts
+    assert f"host n0, n1: it has supervise 0.1, and this host {writer()}" in probed.obstacle.reason
+    assert "host n2: it does not see this model_dir (/shared/owner" in probed.obstacle.reason
+    assert f"install supervise {writer()} on each host" in probed.obstacle.advice
+    assert "a folder that all hosts share" in probed.obstacle.advice
+
+
+def test_a_host_that_can_be_used_is_waited_with_and_one_that_is_mended_is_used() -> None:
+    world = World(3, nodes=2, loses=0.0)
+    world.token, world.blind = "t", {"n1"}
+    leader = Leader(world, 1, 0, 2, 0, looks_first=True)
+    world.pass_time(45.0)
+    assert leader.probed is not None
+    assert (leader.probed.healthy, leader.probed.obstacle) == (("n0",), None)
+    world.blind.clear()
+    world.pass_time(90.0)
+    assert leader.probed.healthy == ("n0", "n1")
+    assert leader.phase == "running"
+
+
+def test_agents_that_ran_before_an_upgrade_are_replaced() -> None:
+    """What is installed on their hosts is newer than they are."""
+    world = World(3, nodes=2, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 0)
+    world.pass_time(20.0)
+    leader.die()
+    world.versions = {"n0": "0.1", "n1": "0.1"}
+    old = set(world.hosts)
+    leader = Leader(world, 2, 1, 2, 0)
+    leader.always_looks = True
+    world.pass_time(21.0)
+    assert {notice.event for notice in leader.notices} == {"host-unusable"}
+    world.versions.clear()
+    world.pass_time(120.0)
+    assert not old & set(world.hosts)
+    assert leader.phase == "running"
+    assert leader.probed is not None
+    assert leader.probed.obstacle is None
 
 
 def paused(world: World, leader: Leader, seconds: float) -> None:

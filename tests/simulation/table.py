@@ -217,6 +217,8 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
     for at in (now, now + _LONG):
         away = Obstacle("the cluster does not answer", "start it again")
         yield DevicesProbed(at, state.looks, (), (), obstacle=away)
+    unfit = Obstacle("no host can be used", "install it", lasts=True)
+    yield DevicesProbed(now, state.looks, (), (), obstacle=unfit)
 
 
 # --- the page ------------------------------------------------------------------------------------

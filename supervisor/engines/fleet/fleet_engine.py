@@ -80,6 +80,8 @@ from supervisor.protocol.reading import UnreadableError, parse_object
 _OBSERVE_INTERVAL = 5.0
 _OBSERVE_PAUSE = 0.05
 """Seconds between two observations that are news: thousands of ranks may end at once."""
+_SETTLE = 10.0
+"""Seconds for a shared file system to show all hosts a file that was just written."""
 _TICKS = 20
 """How often in `lost_after` seconds the fence is looked at."""
 
@@ -398,7 +400,8 @@ class FleetEngine:
         try:
             report = report_of(payload)
         except MessageError as error:
-            self._unusable(agent, f"its messages are not understood: {error}")
+            problem = f"its messages are not understood: {error}"
+            self._unusable(agent, problem, self._of_another_version(agent), self._clock.now())
             return
         if agent in self._fleet.hosts:
             self._on_report(agent, report)
@@ -435,7 +438,8 @@ class FleetEngine:
         self._means.send(agent, Answer(self._lead.epoch, question.number))
         was_ready = self._fleet.hosts[agent].is_ready(now, self._lead.lost_after)
         self._fleet.questioned(agent, question, now)
-        if not self._fleet.hosts[agent].machine:  # its answer to our introduction was lost
+        host = self._fleet.hosts[agent]
+        if not host.machine or host.problem:  # its answer was lost, or it can be used by now
             self._means.introduce(agent)
         self._repeat(agent, question)
         if not was_ready:
@@ -472,23 +476,40 @@ class FleetEngine:
     def _on_hello(self, agent: str, hello: Hello) -> None:
         if hello.epoch != self._lead.epoch:
             return
-        problem = hello.problem
+        problem, remedy, wait = hello.problem, "", 0.0
         if hello.version != self._lead.version:
             problem = f"it has supervise {hello.version}, and this host {self._lead.version}"
+            remedy = self._of_another_version(agent)
         elif self._lead.token is not None and hello.token != self._lead.token:
-            problem = f"it does not see this model_dir ({self._lead.owner_file} differs there)"
-        self._fleet.introduced(agent, hello, problem)
-        if found := self._fleet.hosts[agent].problem:
-            self._unusable(agent, found)
+            how = "is missing" if hello.token is None else "differs"
+            problem = f"it does not see this model_dir ({self._lead.owner_file} {how} there)"
+            remedy = "give trainer.init.model_dir a folder that all hosts share at the same path"
+            wait = _SETTLE
+        self._fleet.introduced(agent, hello, self._clock.now(), problem, remedy, wait)
+        host = self._fleet.hosts[agent]
+        if host.problem:
+            self._unusable(agent, host.problem, host.remedy, host.sure_at)
 
-    def _unusable(self, agent: str, problem: str) -> None:
+    def _of_another_version(self, agent: str) -> str:
+        """Returns what a person does about an agent of another version. One that an earlier leader
+        has placed is replaced instead: what is installed on its host may have changed since."""
+        if not self._means.is_ours(agent):
+            self._means.transport.remove(agent)
+            return ""
+        return f"install supervise {self._lead.version} on each host"
+
+    def _unusable(
+        self, agent: str, problem: str, remedy: str = "", sure_at: float | None = None
+    ) -> None:
         host = self._fleet.hosts.get(agent)
         if host is None:
             return
-        self._fleet.hosts[agent] = replace(host, problem=problem)
+        sure_at = sure_at if remedy else None
+        self._fleet.hosts[agent] = replace(host, problem=problem, remedy=remedy, sure_at=sure_at)
         if (host.node.id, problem) not in self._told:
             self._told.add((host.node.id, problem))
             text = f"host {host.node.id} is not used: {problem}"
+            text += f"; {remedy}" if remedy else ""
             self._means.notice(Notice("host-unusable", text, unit=host.node.id, reason=problem))
         self._means.place_agents()
 

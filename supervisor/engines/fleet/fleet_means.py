@@ -66,6 +66,10 @@ class Means:
         told = lead.version, lead.lost_after, lead.owner_file, lead.announcer
         self.send(agent, Lead(lead.epoch, *told))
 
+    def is_ours(self, agent: str) -> bool:
+        """Whether this leader has placed the agent, and not one before it."""
+        return agent.startswith(f"{self.lead.name}-")
+
     def host_of(self, agent: str) -> str:
         """Returns the name of an agent's host, for people."""
         host = self.fleet.hosts.get(agent)
