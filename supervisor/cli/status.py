@@ -27,6 +27,7 @@ from supervisor.files.attempts import attempt_folder
 from supervisor.narrative.device_text import missing_units, obstacle_seen, unit
 from supervisor.narrative.event_line import budget_used, count
 from supervisor.narrative.failure_text import certainty, place_of_failure, record, success_warning
+from supervisor.narrative.findings import straggler_in_words
 from supervisor.narrative.standing import standing, standing_line
 from supervisor.protocol.location import Uri
 
@@ -104,6 +105,7 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
         "failure": told,
         "checkpoints": state.checkpoints,
         "quarantine": quarantine,
+        "stragglers": [asdict(each) for each in state.stragglers],
     }
 
 
@@ -137,6 +139,7 @@ def print_status(job: JobView, place: Path | Uri) -> None:
         print_line(f"the same failure came {again}: {state.livelock.failure}")
     phase = policy.phases[state.phase]
     for line in (
+        *(straggler_in_words(each) for each in state.stragglers if state.exit_code is None),
         *_rung(state, phase),
         *_missing_units(job.history, phase),
         *quarantined(state, phase),

@@ -353,6 +353,32 @@ class HostsLeaving:
 
 
 @dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank whose host keeps the others waiting. Times are seconds of a step."""
+
+    rank: int
+    """Its number."""
+    seconds: float
+    """Its host's part."""
+    peers: float
+    """The median of the other hosts' parts."""
+    step_seconds: float
+    """The whole step."""
+    host: str = ""
+    """The name of its host."""
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerFound:
+    """A rank is behind its peers, and stays so. Told once for each rank of an attempt."""
+
+    at: float
+    attempt: int
+    straggler: Straggler
+    """Which rank, and by how much."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """The time of `JobState.deadline` has come.
 
@@ -387,6 +413,7 @@ Event = (
     | QuarantineCleared
     | StopRequested
     | HostsLeaving
+    | StragglerFound
     | DeadlineReached
 )
 

@@ -60,6 +60,7 @@ from supervisor.core.events import (
     SaveMeasured,
     SilenceExcused,
     StopRequested,
+    StragglerFound,
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
@@ -128,6 +129,14 @@ def _checkpoint_set_aside(
     if event.attempt != state.attempt or not isinstance(state.doing, Alive):
         return state, ()
     return replace(state, newest=event.newest, num_damaged=state.num_damaged + 1), ()
+
+
+def _straggler_found(state: JobState, event: StragglerFound, policy: RestartPolicy) -> StepResult:
+    """Nothing is decided: people are told, and `supervise status` shows it."""
+    if event.attempt != state.attempt or not isinstance(state.doing, Alive):
+        return state, ()
+    others = (each for each in state.stragglers if each.rank != event.straggler.rank)
+    return replace(state, stragglers=(*others, event.straggler)), ()
 
 
 def _rung_compile_failed(
@@ -257,5 +266,6 @@ _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], StepResult]] = {
     QuarantineCleared: _quarantine_cleared,
     StopRequested: stop_requested,
     HostsLeaving: hosts_leaving,
+    StragglerFound: _straggler_found,
     DeadlineReached: _deadline_reached,
 }

@@ -98,6 +98,7 @@ def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Ste
     state = replace(
         rested(state, at),
         attempt=attempt,
+        stragglers=(),
         doing=Launching(deadline=at + policy.launch_timeout),
     )
     placement, failure = state.ladder.placement, state.last_failure

@@ -23,6 +23,8 @@ from supervisor.core.events import (
     PhaseBegun,
     StopRequested,
     StopSource,
+    Straggler,
+    StragglerFound,
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
@@ -69,6 +71,19 @@ def test_what_keeps_all_hosts_from_being_used_is_told_and_no_empty_list_of_them(
     told = capsys.readouterr().out.splitlines()
     assert "rung: 2 of 2 devices" in told
     assert "no host can be used: the cluster does not answer: it is away" in told
+
+
+def test_the_rank_that_keeps_the_others_waiting_is_told_until_the_next_attempt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = StragglerFound(3.5, 1, Straggler(2, 0.7, 0.1, 1.0, "h2"))
+    tell(tmp_path, *STORY[:4], found)
+    show_status(tmp_path)
+    assert "rank 2 on h2 keeps the others waiting: of a step of 1 s" in capsys.readouterr().out
+    (tmp_path / "journal.jsonl").unlink()
+    tell(tmp_path, *STORY[:4], found, *STORY[4:7])
+    show_status(tmp_path)
+    assert "keeps the others waiting" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

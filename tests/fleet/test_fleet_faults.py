@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.adapters.processes.leftovers import processes_naming_job
-from supervisor.core.events import DevicesProbed, Noticed, WorkersGone, WorkersObserved
+from supervisor.core.events import DevicesProbed, StragglerFound, WorkersGone, WorkersObserved
 from supervisor.diagnosis.outcome import Charge
 from supervisor.engines.fleet import capacity_look
 from supervisor.engines.fleet.fleet import MARGIN
@@ -298,9 +298,8 @@ def test_a_host_that_keeps_the_others_waiting_is_named(cluster: Cluster, tmp_pat
         "done\n"
     )
     leader, _ = running(cluster, tmp_path, script)
-    leader.until(lambda: "straggler" in leader.notices())
-    told = next(each.text for each in leader.of(Noticed) if each.text.event == "straggler")
-    assert (told.keys["rank"], told.keys["host"]) == (2, leader.nodes[2])
+    found = leader.first(StragglerFound).straggler
+    assert (found.rank, found.host) == (2, leader.nodes[2])
     killed(leader, tmp_path)
 
 

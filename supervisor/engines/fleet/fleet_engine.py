@@ -22,6 +22,7 @@ from supervisor.core.events import (
     LaunchCancelled,
     LaunchFailed,
     Noticed,
+    StragglerFound,
     WorkerReported,
     WorkersGone,
     WorkersIdle,
@@ -562,7 +563,8 @@ class FleetEngine:
             case WorkerReported(_, attempt, rank, HostTimeMessage() as message):
                 found = self._stragglers.hear(attempt, rank, message)
                 if found is not None:
-                    self._means.notice(found.notice(self._means.host_of(agent)))
+                    found = replace(found, host=self._means.host_of(agent))
+                    self._reactor.post(StragglerFound(now, attempt, found))
                 return
             case WorkerReported(message=StepMessage()) if not self._has_stepped:
                 self._has_stepped = True
