@@ -49,7 +49,7 @@ from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.this_host import ThisHost
 from supervisor.guard_keeper import record_and_contain, sweep_leftovers
 from supervisor.history.writer import writer
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
 from supervisor.model_dir_ownership import (
@@ -184,6 +184,7 @@ def run_job(
             probe,
             redactor,
             known,
+            partial(log.say, level="warning"),
             stack,
         )
         space.in_use = lambda: engine.directory
@@ -236,6 +237,7 @@ def _engine(
     probe: DeviceProbe,
     redactor: Redactor,
     phases_with_steps: frozenset[int],
+    tell_now: Tell,
     stack: ExitStack,
 ) -> Engine:
     """Returns the engine of the job, which ends with `stack`.
@@ -265,12 +267,14 @@ def _engine(
             cache,
             redact,
             opened.history.config,
+            tell_now,
             stack,
         )
     except on_ray.ClusterRefusedError as error:
         raise ConfigError([prepared.job.problem(0, ("init", "hosts"), str(error))]) from error
     except on_ray.ClusterUnreachableError as error:
-        raise NoClusterError(f"{error}; run the same command again later") from error
+        told = "start the cluster, or correct trainer.init.hosts.address, then run the same command"
+        raise NoClusterError(f"{error}; {told}: nothing was started") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,10 @@ from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure
 from supervisor.files.attempts import attempt_folder
 from supervisor.goodput.goodput_text import goodput_record, goodput_text
-from supervisor.narrative.device_text import missing_units, unit
+from supervisor.narrative.device_text import missing_units, obstacle_seen, unit
 from supervisor.narrative.event_line import budget_used, count
 from supervisor.narrative.failure_text import certainty, place_of_failure, record, success_warning
+from supervisor.narrative.findings import straggler_in_words
 from supervisor.narrative.standing import standing, standing_line
 from supervisor.protocol.location import Uri
 
@@ -108,6 +109,7 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
         "checkpoints": state.checkpoints,
         "quarantine": quarantine,
         "goodput": None if goodput is None else goodput_record(goodput),
+        "stragglers": [asdict(each) for each in state.stragglers],
     }
 
 
@@ -142,6 +144,7 @@ def print_status(job: JobView, place: Path | Uri) -> None:
     phase = policy.phases[state.phase]
     for line in (
         *map(goodput_text, filter(None, (goodput_of(job),))),
+        *(straggler_in_words(each) for each in state.stragglers if state.exit_code is None),
         *_rung(state, phase),
         *_missing_units(job.history, phase),
         *quarantined(state, phase),
@@ -209,6 +212,8 @@ def _log_of(history: History, state: JobState, failure: Failure, place: Path | U
 
 
 def _missing_units(history: History, phase: PhasePolicy) -> Iterator[str]:
+    if obstacle := obstacle_seen(history.transitions, history.state):
+        yield f"no {unit(phase)} can be used: {obstacle}"
     for name, why in missing_units(history.transitions, history.state, phase).items():
         yield f"not seen by the last probe: {unit(phase)} {name}: {why}"
 
@@ -217,6 +222,7 @@ def _rung(state: JobState, phase: PhasePolicy) -> Iterator[str]:
     rung = state.ladder.num_devices(phase)
     if rung is not None:
         units = ", ".join(state.ladder.units(phase))
-        yield f"rung: {rung} of {phase.rungs[0]} devices ({unit(phase)}s {units})"
+        which = f" ({unit(phase)}s {units})" if units else ""  # a cluster was not asked yet
+        yield f"rung: {rung} of {phase.rungs[0]} devices{which}"
     for struck in state.ladder.struck:
         yield f"disabled rung: {struck.num_devices} devices: {struck.reason}"

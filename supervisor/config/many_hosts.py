@@ -12,7 +12,8 @@ from supervisor.config.topology import parse_slice
 from supervisor.protocol.location import Uri
 
 _WHERE = ("init", "hosts")
-_ADDRESS = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", re.ASCII)
+_ADDRESS = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", re.ASCII)
+_MAX_PORT = 65535
 
 
 def hosts_conflicts(init: Init) -> Iterator[tuple[Location, str]]:
@@ -21,12 +22,8 @@ def hosts_conflicts(init: Init) -> Iterator[tuple[Location, str]]:
     if init.hosts is None:
         return
     count, address = init.hosts.count, init.hosts.address
-    if address != "auto" and _ADDRESS.fullmatch(address) is None:
-        message = (
-            f"is no HOST:PORT, such as 10.0.0.2:6379 (value {shown(address)}); auto is the cluster "
-            "that this machine is in"
-        )
-        yield (*_WHERE, "address"), message
+    if address != "auto":
+        yield from _address_conflicts(address)
     if Uri.parse(init.model_dir) is not None:
         message = (
             f"is in a bucket (value {shown(init.model_dir)}), and several hosts (init.hosts) need "
@@ -47,6 +44,23 @@ def hosts_conflicts(init: Init) -> Iterator[tuple[Location, str]]:
             f"is {count}, which cannot share {devices.count} devices (init.devices.count) equally"
         )
         yield (*_WHERE, "count"), message
+
+
+def _address_conflicts(address: str) -> Iterator[tuple[Location, str]]:
+    """Yields a complaint if nothing can be at the address of the cluster's head."""
+    where, found = (*_WHERE, "address"), _ADDRESS.fullmatch(address)
+    if found is None:
+        message = (
+            f"is no HOST:PORT, such as 10.0.0.2:6379 (value {shown(address)}); auto is the cluster "
+            "that this machine is in"
+        )
+        yield where, message
+    elif not 1 <= int(found[1]) <= _MAX_PORT:
+        message = (
+            f"has the port {found[1]} (value {shown(address)}), and a port is 1 to {_MAX_PORT}: "
+            "give the one at which the head listens (ray start --head --port), usually 6379"
+        )
+        yield where, message
 
 
 def hosts_per_slice(devices: Devices | None) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from supervisor.core.decisions import Wait
 from supervisor.core.doing import Failed, Suspicion, Waiting
-from supervisor.core.events import DevicesProbed
+from supervisor.core.events import DevicesProbed, Obstacle
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.ladder import Placement
 from supervisor.core.policy import PhasePolicy, RestartPolicy
@@ -66,19 +66,31 @@ def usable(state: JobState, found: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why the next attempt cannot start yet, and how many seconds are left to wait."""
+    """Why the next attempt cannot start yet."""
 
     reason: str
     left: float
+    """How many seconds are left to wait."""
+    again: str = "later"
+    """When a person can run the same command again, once no time is left."""
 
 
 def choose(
-    state: JobState, found: Collection[str], since: float, at: float, policy: RestartPolicy
+    state: JobState,
+    found: Collection[str],
+    since: float,
+    at: float,
+    policy: RestartPolicy,
+    obstacle: Obstacle | None = None,
 ) -> Placement | Shortage:
     """Returns what the next attempt runs on, or why it must wait.
 
-    `found` are the healthy units; there have been too few since the time `since`.
+    `found` are the healthy units; there have been too few since the time `since`. An `obstacle`
+    keeps all of them from being used.
     """
+    if obstacle is not None:
+        left = _left(policy.wait_for_capacity, since, at)
+        return Shortage(obstacle.reason, left, "once that has changed")
     phase, units = policy.phases[state.phase], usable(state, found)
     placement = state.ladder.place(phase, units)
     if placement is None:
@@ -118,16 +130,20 @@ def wait(
     reason: str,
     shortage: Shortage,
     since: float,
-    at: float,
+    event: DevicesProbed,
     policy: RestartPolicy,
 ) -> StepResult:
-    """Wait for units and probe again; end the job with NO_CAPACITY when no time is left."""
+    """Wait for units and probe again; end the job with NO_CAPACITY when no time is left.
+
+    There have been too few since the time `since`, and `event` is the last probe.
+    """
     if shortage.left <= 0:
-        why = f"{shortage.reason}; run the same command again later"
+        why = f"{shortage.reason}; run the same command again {shortage.again}"
         return finish(state, Failed(ExitCode.NO_CAPACITY), why)
     seconds = min(policy.look_interval, shortage.left)
-    waiting = Waiting(reason, at + seconds, since)
-    return replace(rested(state, at), doing=waiting), (Wait(seconds, shortage.reason),)
+    missing = tuple(sorted(bad.unit for bad in event.bad if not bad.found))
+    waiting = Waiting(reason, event.at + seconds, since, missing)
+    return replace(rested(state, event.at), doing=waiting), (Wait(seconds, shortage.reason),)
 
 
 def _short(state: JobState, phase: PhasePolicy, units: Collection[str]) -> str:

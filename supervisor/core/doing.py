@@ -280,6 +280,8 @@ class Probing:
     """Since when there have been too few devices; None: not known."""
     suspicion: Suspicion | None = None
     """The failure that led here, if it points at the devices."""
+    missing: tuple[str, ...] = ()
+    """See `Waiting`."""
 
     status: ClassVar[Status] = Status.PROBING
     kind: Literal["probing"] = field(default="probing", kw_only=True, repr=False)
@@ -295,6 +297,9 @@ class Waiting:
     """When the devices are probed again."""
     short_since: float
     """Since when there have been too few devices."""
+    missing: tuple[str, ...] = ()
+    """The units that the last probe did not see. People were told of them: they are told again only
+    of others."""
 
     status: ClassVar[Status] = Status.WAITING
     kind: Literal["waiting"] = field(default="waiting", kw_only=True, repr=False)

@@ -323,17 +323,20 @@ def _blamed(state: JobState, failure: Failure, at: float, policy: RestartPolicy)
 def probed(
     state: JobState, probing: Probing, event: DevicesProbed, policy: RestartPolicy
 ) -> StepResult:
-    """A probe answered: choose the rung of the next attempt, and charge the last failure or not."""
+    """A probe answered: choose the rung of the next attempt, and charge the last failure or not.
+    End the job with INVALID_CONFIG if only a person can make any unit usable."""
     state = note_seen(quarantine_bad_units(state, event, policy), event, policy)
+    if event.obstacle is not None and event.obstacle.lasts:
+        return finish(state, Failed(ExitCode.INVALID_CONFIG), event.obstacle.reason)
     unknown = event.problem is not None
     found = state.ladder.units(policy.phases[state.phase]) if unknown else event.healthy
     since = event.at if probing.short_since is None else probing.short_since
     gone = bad_units_in_use(state, event, policy)
-    chosen = choose(state, found, since, event.at, policy)
+    chosen = choose(state, found, since, event.at, policy, event.obstacle)
     if not isinstance(chosen, Shortage):
         state = move_to_rung(state, chosen, event.at, policy)
     suspicion, reason = probing.suspicion, probing.reason
-    if suspicion is not None and not gone:
+    if suspicion is not None and not gone and event.obstacle is None:
         proceed = go_on if isinstance(chosen, Shortage) else start
         failure, adjustable = suspicion.failure, suspicion.adjustable
         if event.problem is not None:
@@ -344,7 +347,7 @@ def probed(
         what = "a host" if policy.phases[state.phase].num_hosts else "its devices"
         reason = f"{reason}; not the program, but {what}: nothing is charged"
     if isinstance(chosen, Shortage):
-        return wait(state, reason, chosen, since, event.at, policy)
+        return wait(state, reason, chosen, since, event, policy)
     return start(state, reason, event.at, policy)
 
 

@@ -286,6 +286,17 @@ class BadUnit:
 
 
 @dataclass(frozen=True, slots=True)
+class Obstacle:
+    """What keeps every unit from being used, however healthy the unit is."""
+
+    reason: str
+    advice: str
+    """What a person should do about it."""
+    lasts: bool = False
+    """True: only a person can remove it, so the job ends at once. False: it may go by itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class DevicesProbed:
     """The answer to the `ProbeDevices` with this `number`."""
 
@@ -296,6 +307,9 @@ class DevicesProbed:
     bad: tuple[BadUnit, ...]
     problem: str | None = None
     """Why the probe found nothing out; None: it did, and `healthy` and `bad` are valid."""
+    obstacle: Obstacle | None = None
+    """Why no unit can be used, whatever they are like; None: nothing keeps them from it. Then no
+    unit is blamed: `bad` names only units that were found bad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +356,32 @@ class HostsLeaving:
 
 
 @dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank whose host keeps the others waiting. Times are seconds of a step."""
+
+    rank: int
+    """Its number."""
+    seconds: float
+    """Its host's part."""
+    peers: float
+    """The median of the other hosts' parts."""
+    step_seconds: float
+    """The whole step."""
+    host: str = ""
+    """The name of its host."""
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerFound:
+    """A rank is behind its peers, and stays so. Told once for each rank of an attempt."""
+
+    at: float
+    attempt: int
+    straggler: Straggler
+    """Which rank, and by how much."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """The time of `JobState.deadline` has come.
 
@@ -376,6 +416,7 @@ Event = (
     | QuarantineCleared
     | StopRequested
     | HostsLeaving
+    | StragglerFound
     | DeadlineReached
 )
 

@@ -32,8 +32,8 @@ class ExitCode(IntEnum):
     BUDGET_SPENT = 76
     """A restart budget is spent."""
     INVALID_CONFIG = 78
-    """The config is wrong, the journal is damaged and needs a person, or this user may not execute
-    Python."""
+    """The config is wrong, the journal is damaged and needs a person, this user may not execute
+    Python, or no host can be used as it is set up."""
     STOPPED = 79
     """A person stopped the job with Ctrl-C; it can be resumed."""
 

@@ -60,6 +60,7 @@ from supervisor.core.events import (
     SaveMeasured,
     SilenceExcused,
     StopRequested,
+    StragglerFound,
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
@@ -130,6 +131,14 @@ def _checkpoint_set_aside(
     return replace(state, newest=event.newest, num_damaged=state.num_damaged + 1), ()
 
 
+def _straggler_found(state: JobState, event: StragglerFound, policy: RestartPolicy) -> StepResult:
+    """Nothing is decided: people are told, and `supervise status` shows it."""
+    if event.attempt != state.attempt or not isinstance(state.doing, Alive):
+        return state, ()
+    others = (each for each in state.stragglers if each.rank != event.straggler.rank)
+    return replace(state, stragglers=(*others, event.straggler)), ()
+
+
 def _rung_compile_failed(
     state: JobState, event: RungCompileFailed, policy: RestartPolicy
 ) -> StepResult:
@@ -174,10 +183,18 @@ def _overdue(state: JobState, at: float, policy: RestartPolicy) -> StepResult:
             return begin(state, "its directory is not there yet", at, policy)
         case BackingOff(reason=reason):
             return go_on(state, reason, at, policy)
-        case Probing(reason=reason, short_since=since, suspicion=suspicion):
-            return probe(state, reason, at, policy, short_since=since, suspicion=suspicion)
-        case Waiting(reason=reason, short_since=since):
-            return probe(state, reason, at, policy, short_since=since)
+        case Probing(reason, _, since, suspicion, missing):
+            return probe(
+                state,
+                reason,
+                at,
+                policy,
+                short_since=since,
+                suspicion=suspicion,
+                missing=missing,
+            )
+        case Waiting(reason, _, since, missing):
+            return probe(state, reason, at, policy, short_since=since, missing=missing)
         case (
             Stopping(cause=Hang(asked=False) as hang) | Lingering(cause=Hang(asked=False) as hang)
         ) as group:
@@ -249,5 +266,6 @@ _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], StepResult]] = {
     QuarantineCleared: _quarantine_cleared,
     StopRequested: stop_requested,
     HostsLeaving: hosts_leaving,
+    StragglerFound: _straggler_found,
     DeadlineReached: _deadline_reached,
 }

@@ -31,7 +31,7 @@ from supervisor.core.doing import (
     workers_of,
 )
 from supervisor.core.doing import Status as Status
-from supervisor.core.events import StopSource
+from supervisor.core.events import StopSource, Straggler
 from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Goodput, Livelock
@@ -131,6 +131,8 @@ class JobState:
     longest_save: float | None = None
     """Seconds from start to commit of the longest save of this phase; None: none was measured."""
     last_failure: Failure | None = None
+    stragglers: tuple[Straggler, ...] = ()
+    """The ranks of the latest attempt that keep the others waiting."""
 
     @property
     def status(self) -> Status:

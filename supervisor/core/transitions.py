@@ -77,9 +77,10 @@ def probe(
     *,
     short_since: float | None = None,
     suspicion: Suspicion | None = None,
+    missing: tuple[str, ...] = (),
 ) -> StepResult:
-    """Probe all devices before the next attempt."""
-    probing = Probing(reason, at + policy.probe_timeout, short_since, suspicion)
+    """Probe all devices before the next attempt. For `missing` see `Waiting`."""
+    probing = Probing(reason, at + policy.probe_timeout, short_since, suspicion, missing)
     return probe_units(replace(rested(state, at), doing=probing), None, reason)
 
 
@@ -97,6 +98,7 @@ def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Ste
     state = replace(
         rested(state, at),
         attempt=attempt,
+        stragglers=(),
         doing=Launching(deadline=at + policy.launch_timeout),
     )
     placement, failure = state.ladder.placement, state.last_failure

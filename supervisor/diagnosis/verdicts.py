@@ -255,6 +255,19 @@ def host_lost_failure(end: Failure, host: str, why: str) -> Failure:
     )
 
 
+def leader_slept_failure(end: Failure, why: str) -> Failure:
+    """Returns the failure of an attempt whose workers were killed because the supervisor itself did
+    not run, and answered no host; `end` is the judged end of a rank. It charges nothing."""
+    return replace(
+        host_lost_failure(end, "", ""),
+        cause="this supervisor did not run",
+        reason="No host was answered for `lost_after`: so their guards killed the workers.",
+        advice="Nothing, unless it happens often: then see what stops or slows the machine of this "
+        "supervisor, or give it more time by `init.hosts.lost_after`.",
+        root_cause=printable(why),
+    )
+
+
 def damaged_checkpoints(steps: Sequence[int], reason: str, directory: str) -> Failure:
     """Returns the failure of a launch before which every checkpoint in `directory` was found
     damaged; `reason` is what is wrong with the first one of `steps`."""

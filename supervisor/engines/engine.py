@@ -22,8 +22,9 @@ phase, and before it `CheckpointsFound` if the engine had to find the directory 
 `SaveMeasured` for how long a save took (the core plans a drain by it); `SilenceExcused` when
 workers' messages are read late (otherwise the workers would count as hung); `WorkersIdle` while
 they do nothing; `LossesNotFinite` for each reported loss that is NaN or Inf; `RungCompileFailed`
-for a rung that the program can never be compiled for; `HostsLeaving` if some of its hosts are about
-to go, and `StopRequested` if all are; `Noticed` for what people should know.
+for a rung that the program can never be compiled for; `StragglerFound` for a rank that keeps the
+others waiting; `HostsLeaving` if some of its hosts are about to go, and `StopRequested` if all are;
+`Noticed` for what people should know.
 
 **What it must never do.**
 

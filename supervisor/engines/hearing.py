@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from supervisor.core.events import Noticed, SaveMeasured, SilenceExcused, WorkerReported
+from supervisor.core.events import (
+    Noticed,
+    SaveMeasured,
+    SilenceExcused,
+    StragglerFound,
+    WorkerReported,
+)
 from supervisor.engines.group import Member, WorkerGroup
 from supervisor.engines.host_port import Compilations, MainLoop
 from supervisor.engines.loss_watch import LossWatch
@@ -111,7 +117,8 @@ class Hearing:
         if found is None or group.is_closed:
             return
         host = group.launch.hosts[rank] if group.launch.hosts else f"rank {rank}"
-        self._reactor.post(Noticed(now, found.notice(host)))
+        found = replace(found, host=host)
+        self._reactor.post(StragglerFound(now, group.launch.attempt, found))
 
     def _was_told(self, group: WorkerGroup, text: str) -> bool:
         """Whether people know this notice from an earlier attempt, or from another rank."""

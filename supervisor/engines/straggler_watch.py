@@ -7,10 +7,9 @@ time: our trainer measures it (`HostTimeMessage`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 
-from supervisor.host.notice import Notice
+from supervisor.core.events import Straggler
 from supervisor.protocol.messages import HostTimeMessage
 
 _REPORTS = 5
@@ -19,36 +18,6 @@ _TIMES = 2.0
 """A straggler's host needs more than so many times the time of its peers ..."""
 _SHARE = 0.2
 """... and what it needs more is a greater part than this of the whole step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Straggler:
-    """A rank that is behind its peers. Times are seconds of a step."""
-
-    rank: int
-    seconds: float
-    """Its host's part."""
-    peers: float
-    """The median of the other hosts' parts."""
-    step_seconds: float
-    """The whole step."""
-
-    def notice(self, host: str) -> Notice:
-        """Returns what people should know; `host` is the rank's."""
-        text = (
-            f"rank {self.rank} on {host} keeps the others waiting: of a step of "
-            f"{self.step_seconds:.2g} s it needs {self.seconds:.2g} s before its devices begin "
-            f"(data and host work), the others {self.peers:.2g} s; look at its data, CPU and disk"
-        )
-        return Notice(
-            "straggler",
-            text,
-            rank=self.rank,
-            host=host,
-            seconds=self.seconds,
-            peers=self.peers,
-            step_seconds=self.step_seconds,
-        )
 
 
 class StragglerWatch:
@@ -61,7 +30,8 @@ class StragglerWatch:
         """How many reports in a row said that a rank is behind."""
 
     def hear(self, attempt: int, rank: int, message: HostTimeMessage) -> Straggler | None:
-        """Take note of a host's time; returns a straggler once, when it is found."""
+        """Take note of a host's time; returns a straggler once, when it is found. Its host is not
+        known here."""
         if attempt != self._attempt:
             self._attempt = attempt
             self._latest.clear()

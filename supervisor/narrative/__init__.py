@@ -24,6 +24,7 @@ from supervisor.core.events import (
     RungCompileFailed,
     SilenceExcused,
     StopRequested,
+    StragglerFound,
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
@@ -47,6 +48,7 @@ from supervisor.narrative.event_line import (
     count,
     job_event,
 )
+from supervisor.narrative.findings import straggler_in_words
 from supervisor.narrative.stop_text import no_checkpoint
 from supervisor.ports import Transition
 from supervisor.protocol.messages import (
@@ -364,6 +366,21 @@ def notice_line(notice: Notice, level: Level) -> Line:
     return Line(notice.event, MAIN, str(notice), level, notice.keys)
 
 
+def _straggler(t: Transition, event: StragglerFound, policy: RestartPolicy) -> Iterator[Line]:
+    if t.before != t.after:
+        it = event.straggler
+        yield job_event(
+            "straggler",
+            straggler_in_words(it),
+            "warning",
+            rank=it.rank,
+            host=it.host,
+            seconds=it.seconds,
+            peers=it.peers,
+            step_seconds=it.step_seconds,
+        )
+
+
 def _announced(t: Transition, event: MaintenanceAnnounced, policy: RestartPolicy) -> Iterator[Line]:
     yield job_event("maintenance-announced", event.text, "warning", detail=event.text)
 
@@ -387,4 +404,5 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     MaintenanceAnnounced: _announced,
     SilenceExcused: _excused,
     LossesNotFinite: _not_finite,
+    StragglerFound: _straggler,
 }

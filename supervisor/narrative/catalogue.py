@@ -21,6 +21,7 @@ COMMON = {
 """The keys that every event has."""
 
 KEYS = {
+    "address": "text: the address of the cluster's head, or `auto`",
     "advice": "text: what a person should do",
     "attempt": "number: the number of the attempt",
     "attempts": "number: how many attempts the job has had so far",
@@ -459,7 +460,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
         ),
     },
     "Devices": {
-        "devices-probing": Kind("The devices or hosts are being probed.", ("units", "reason")),
+        "devices-probing": Kind(
+            "The devices or hosts are being probed. While the job waits for more of them, each "
+            "repeated probe has `capacity-awaited` alone, unless something has changed.",
+            ("units", "reason"),
+        ),
         "devices-probed": Kind(
             "A probe ended; `units` are those that are healthy.", ("units", "num_units")
         ),
@@ -609,7 +614,17 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "A host was lost, or cut off from the supervisor: its guard kills its workers.",
             ("unit", "reason"),
         ),
+        "leader-slept": Kind(
+            "The supervisor of a job on many hosts did not run, and answered no host: their guards "
+            "kill the workers.",
+            ("seconds",),
+        ),
         "host-unusable": Kind("A host of the cluster is not used.", ("unit", "reason")),
+        "cluster-awaited": Kind(
+            "The cluster of the hosts does not answer yet, and the job waits for it before it "
+            "starts; `reason` may be empty.",
+            ("address", "seconds", "reason"),
+        ),
         "cluster-lost": Kind(
             "The cluster does not answer; workers run on while their agents are answered.",
             ("reason",),

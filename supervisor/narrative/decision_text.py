@@ -56,7 +56,7 @@ def decision_lines(decision: Decision, t: Transition, policy: RestartPolicy) -> 
                 reason=reason,
             )
         case ProbeDevices():
-            yield device_text.probing_line(decision, policy)
+            yield from device_text.probing_lines(decision, t, policy)
         case BeginPhase(phase, reason):
             yield job_event(
                 "phase-starting", reason, phase=policy.phases[phase].name, reason=reason

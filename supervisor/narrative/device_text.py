@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from supervisor.core.decisions import ProbeDevices, StartWorkers
+from supervisor.core.doing import Doing, Probing, Waiting
 from supervisor.core.events import DevicesProbed, QuarantineCleared, RungCompileFailed
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
@@ -23,13 +24,17 @@ def where(start: StartWorkers, policy: RestartPolicy) -> str:
     return f" on {start.num_devices} of {phase.rungs[0]} devices ({units})"
 
 
-def probing_line(decision: ProbeDevices, policy: RestartPolicy) -> Line:
-    """Returns the line that devices are being probed."""
+def probing_lines(decision: ProbeDevices, t: Transition, policy: RestartPolicy) -> Iterator[Line]:
+    """Yields the line that devices are being probed; none while the job waits for more of them and
+    probes again and again, which it has told."""
+    looks = t.after.doing
+    if isinstance(looks, Probing) and looks.short_since is not None:
+        return
     phase = policy.phases[decision.phase]
     which = "all" if decision.units is None else ", ".join(decision.units)
     text = f"probing the {unit(phase)}s ({which}): {decision.reason}"
     units = list(decision.units) if decision.units is not None else None
-    return job_event("devices-probing", text, units=units, reason=decision.reason)
+    yield job_event("devices-probing", text, units=units, reason=decision.reason)
 
 
 def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterator[Line]:
@@ -41,7 +46,10 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
     if event.problem is not None:
         text = f"the probe of the devices failed: {event.problem}"
         yield job_event("devices-not-probed", text, "warning", reason=event.problem)
-    for bad in event.bad:
+    was = before.doing
+    told = was.missing if isinstance(was, Probing) else ()
+    news = [bad for bad in event.bad if bad.found or bad.unit not in told]
+    for bad in news:
         kept = f"; in quarantine for {policy.quarantine_for / 60:g} min" if bad.found else ""
         text = f"{unit(phase)} {bad.unit}: {bad.reason}{kept}"
         yield job_event(
@@ -53,7 +61,10 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
             found=bad.found,
             seconds=policy.quarantine_for if bad.found else None,
         )
-    if event.problem is None and before.capacity_check is not None:
+    waits = after.doing if isinstance(after.doing, Waiting) else None
+    is_same = waits is not None and _is_same(was, waits) and not news
+    is_known = event.problem is None and event.obstacle is None
+    if is_known and before.capacity_check is not None and not is_same:
         healthy = len(event.healthy)
         text = f"{healthy} of {count(phase.num_units, unit(phase))} are healthy"
         units, whole = list(event.healthy), phase.num_units
@@ -75,6 +86,13 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
         yield job_event("larger-rung-seen", text)
 
 
+def _is_same(before: Doing, waits: Waiting) -> bool:
+    """Whether a job that waits for units misses the same ones as at the probe before."""
+    if not isinstance(before, Probing) or before.short_since is None:
+        return False
+    return before.missing == waits.missing
+
+
 def missing_units(
     transitions: Iterable[Transition], state: JobState, phase: PhasePolicy
 ) -> Mapping[str, str]:
@@ -93,11 +111,25 @@ def missing_units(
     }
 
 
+def obstacle_seen(transitions: Iterable[Transition], state: JobState) -> str:
+    """Returns what kept all units from being used when they were last probed, if the job still
+    waits for that, or has ended by it; empty: nothing."""
+    found = ""
+    for event in (t.event for t in transitions):
+        if isinstance(event, DevicesProbed):
+            found = event.obstacle.reason if event.obstacle is not None else ""
+    is_short = state.capacity_check is not None or state.status is Status.FAILED
+    return found if is_short else ""
+
+
 def capacity_advice(t: Transition, policy: RestartPolicy) -> str | None:
     """Returns the advice for a job that ends for lack of units; None: this transition does not end
     it for that, or no unit can be named."""
-    if not isinstance(t.event, DevicesProbed) or t.after.exit_code != ExitCode.NO_CAPACITY:
+    ends = (ExitCode.NO_CAPACITY, ExitCode.INVALID_CONFIG)
+    if not isinstance(t.event, DevicesProbed) or t.after.exit_code not in ends:
         return None
+    if t.event.obstacle is not None:
+        return t.event.obstacle.advice
     phase, kept = policy.phases[t.before.phase], t.after.quarantine.units
     gone = [bad.unit for bad in t.event.bad if bad.unit not in kept]
     if not gone and not kept:

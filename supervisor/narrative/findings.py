@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.core.decisions import TellLivelock, TellRecovery
+from supervisor.core.events import Straggler
 from supervisor.narrative.event_line import Line, attempt_event, count, job_event
 
 _ADVICE = (
@@ -73,4 +74,13 @@ def _livelock(told: TellLivelock) -> str:
         f"{name}the same failure came {told.times} times, each time after a new checkpoint, which "
         f"refills the restart budget: {told.failure}; of the last {told.seconds:.0f} s, {kept}. "
         f"What to do: {_ADVICE}, which has had {count(told.total, 'restart')} so far"
+    )
+
+
+def straggler_in_words(it: Straggler) -> str:
+    """Returns which rank keeps the others waiting, by what, and where to look."""
+    return (
+        f"rank {it.rank} on {it.host} keeps the others waiting: of a step of {it.step_seconds:.2g} "
+        f"s it needs {it.seconds:.2g} s before its devices begin (data and host work), the others "
+        f"{it.peers:.2g} s; look at its data, CPU and disk"
     )

@@ -83,12 +83,14 @@ def unchecked(folder: Path) -> list[Transition]:
     return replay((folder / JOURNAL).read_bytes(), JOURNAL, checked=False).transitions
 
 
-def tell(folder: Path, *events: Event, after: int = COMPACT_AFTER) -> list[Transition]:
+def tell(
+    folder: Path, *events: Event, after: int = COMPACT_AFTER, policy: RestartPolicy = POLICY
+) -> list[Transition]:
     """Journal what the core makes of `events`, as the runtime does; compact it `after` records."""
     state, told = JobState(), []
     journal = FileJournal(LocalStorage(folder), compact_after=after)
     for event in events:
-        then, decisions = step(state, event, POLICY)
+        then, decisions = step(state, event, policy)
         told.append(Transition(event, state, then, decisions, NOW))
         journal.append(told[-1], durable=False)
         state = then

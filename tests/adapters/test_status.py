@@ -18,14 +18,20 @@ from supervisor.cli.job_view import quarantined
 from supervisor.cli.main import main
 from supervisor.cli.status import show_status
 from supervisor.core.events import (
+    DevicesProbed,
+    Obstacle,
+    PhaseBegun,
     StopRequested,
     StopSource,
+    Straggler,
+    StragglerFound,
+    SupervisorStarted,
     WorkerReported,
     WorkersGone,
     WorkersObserved,
 )
 from supervisor.core.exit_codes import ExitCode
-from supervisor.core.policy import PhasePolicy
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.quarantine import Quarantine, QuarantinedUnit
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure
@@ -47,6 +53,37 @@ def test_nothing_in_a_journal_moves_the_cursor(
     told = capsys.readouterr().out
     assert all(line.isprintable() for line in told.splitlines())
     assert "[2J" in told
+
+
+def test_what_keeps_all_hosts_from_being_used_is_told_and_no_empty_list_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = PhasePolicy(
+        "only", 3, 2, Success(step=6), rungs=(2,), num_hosts=2, workers_are_units=True
+    )
+    policy = RestartPolicy(phases=(hosts,))
+    started = SupervisorStarted(1.0, "job", policy, None)
+    begun = PhaseBegun(2.0, 0, "20260101_000000_restartable", None)
+    away = Obstacle("the cluster does not answer: it is away", "start it again")
+    probed = DevicesProbed(3.0, 1, (), (), obstacle=away)
+    tell(tmp_path, started, begun, probed, policy=policy)
+    show_status(tmp_path)
+    told = capsys.readouterr().out.splitlines()
+    assert "rung: 2 of 2 devices" in told
+    assert "no host can be used: the cluster does not answer: it is away" in told
+
+
+def test_the_rank_that_keeps_the_others_waiting_is_told_until_the_next_attempt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = StragglerFound(3.5, 1, Straggler(2, 0.7, 0.1, 1.0, "h2"))
+    tell(tmp_path, *STORY[:4], found)
+    show_status(tmp_path)
+    assert "rank 2 on h2 keeps the others waiting: of a step of 1 s" in capsys.readouterr().out
+    (tmp_path / "journal.jsonl").unlink()
+    tell(tmp_path, *STORY[:4], found, *STORY[4:7])
+    show_status(tmp_path)
+    assert "keeps the others waiting" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,13 @@ def test_what_is_left_out_has_a_default() -> None:
             '"ray://10.0.0.2:10001"); auto is the cluster that this machine is in',
         ),
         (
+            "count: 2, address: '10.0.0.2:99999'",
+            "",
+            "trainer.init.hosts.address: has the port 99999 (value "
+            '"10.0.0.2:99999"), and a port is 1 to 65535: give the one at which the head listens '
+            "(ray start --head --port), usually 6379",
+        ),
+        (
             "count: 2, lost_after: 500ms",
             "",
             "trainer.init.hosts.lost_after: is less than 1 s: a host that is only busy would count "

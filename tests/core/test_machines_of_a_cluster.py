@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.decisions import Decision, ProbeDevices, StartWorkers
-from supervisor.core.events import BadUnit, DevicesProbed
+from supervisor.core.events import BadUnit, DevicesProbed, Obstacle
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.ladder import Ladder, Placement
 from supervisor.core.policy import PhasePolicy, RestartPolicy
@@ -109,6 +109,73 @@ def test_with_too_few_machines_the_job_waits_and_ends_with_69() -> None:
     assert history.finish is not None
     assert history.finish.exit_code == ExitCode.NO_CAPACITY
     assert "1 of 4 hosts are usable" in history.finish.reason
+
+
+def test_a_probe_that_finds_what_the_last_one_found_is_one_line() -> None:
+    """A job may wait for hours."""
+    history = job(wait_for_capacity=3600.0, look_interval=10.0)
+    begun(history.looks())
+    history.there = ("a",)
+    history.fails(LOST)
+    history.looks()
+    bad = [line.keys["unit"] for line in history.told if line.event == "device-bad"]
+    assert bad == ["b", "c", "d"]
+
+    def repeats() -> list[str]:
+        before = len(history.turns)
+        history.waits()
+        history.looks()
+        return [line.event for turn in history.turns[before:] for line in turn.lines]
+
+    assert repeats() == ["capacity-awaited"]
+    history.there = ()
+    assert repeats() == ["device-bad", "devices-probed", "capacity-awaited"]
+    assert repeats() == ["capacity-awaited"]
+    history.there = ("b",)
+    assert repeats() == ["devices-probed", "capacity-awaited"]
+    history.there = ()
+    assert "device-bad" in repeats(), "it was there, and is lost again"
+    history.there = ("a", "b")
+    assert repeats()[-1] == "attempt-started"
+
+
+AWAY = Obstacle("the cluster does not answer: it is away", "start a head again at 10.0.0.2:6379")
+
+
+def test_without_a_cluster_the_job_waits_and_ends_with_69_and_says_what_to_start() -> None:
+    history = job(wait_for_capacity=15.0, look_interval=10.0)
+    hardware = replace(RETRY, hardware=True)
+    begun(history.looks())
+    history.fails(hardware)
+
+    def looks() -> None:
+        number = history.state.looks
+        history.happens(DevicesProbed(history.now, number, (), (), obstacle=AWAY))
+
+    looks()
+    assert history.state.status is Status.WAITING, "the failure is not charged: no host was probed"
+    while history.finish is None:
+        history.waits()
+        looks()
+    assert history.state.budget.restarts == 0
+    assert history.finish.exit_code == ExitCode.NO_CAPACITY
+    assert (
+        history.finish.reason == f"{AWAY.reason}; run the same command again once that has changed"
+    )
+    (advice,) = (line.text for line in history.told if line.event == "advice")
+    assert advice == f"what to do: {AWAY.advice}"
+
+
+def test_hosts_that_only_a_person_can_mend_end_the_job_with_78_at_once() -> None:
+    history = job(wait_for_capacity=3600.0)
+    unfit = Obstacle("no host can be used: n0: it has supervise 0.1", "install 0.2", lasts=True)
+    history.happens(DevicesProbed(history.now, history.state.looks, (), (), obstacle=unfit))
+    assert history.finish is not None
+    assert history.finish.exit_code == ExitCode.INVALID_CONFIG
+    assert history.finish.reason == unfit.reason
+    assert "what to do: install 0.2" in [line.text for line in history.told]
+    history.starts()
+    assert begun(history.looks()).attempt == 1, "mended, the same job goes on"
 
 
 _machines = st.lists(st.sampled_from("abcdefgh"), unique=True)

@@ -44,6 +44,7 @@ from supervisor.core.events import (
     LossesNotFinite,
     MaintenanceAnnounced,
     Noticed,
+    Obstacle,
     PhaseBegun,
     QuarantineCleared,
     RungCompileFailed,
@@ -51,6 +52,8 @@ from supervisor.core.events import (
     SilenceExcused,
     StopRequested,
     StopSource,
+    Straggler,
+    StragglerFound,
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
@@ -146,6 +149,12 @@ drawn: dict[type, st.SearchStrategy[Event]] = {
         steps,
         steps,
     ),
+    StragglerFound: st.builds(
+        StragglerFound,
+        times,
+        attempts,
+        st.builds(Straggler, st.integers(0, 3), times, times, times),
+    ),
     HostsLeaving: st.builds(HostsLeaving, times, attempts, st.just("host h2 is about to go")),
     CheckpointsFound: st.builds(CheckpointsFound, times, st.integers(0, 1), st.just("/out/ckpts")),
     CheckpointSetAside: st.builds(
@@ -167,7 +176,19 @@ drawn: dict[type, st.SearchStrategy[Event]] = {
         WorkersGone, times, attempts, st.one_of(st.none(), failures), steps, steps, steps
     ),
     DevicesProbed: st.builds(
-        DevicesProbed, times, attempts, units, bad, st.sampled_from([None, "it hung"])
+        DevicesProbed,
+        times,
+        attempts,
+        units,
+        bad,
+        st.sampled_from([None, "it hung"]),
+        st.sampled_from(
+            [
+                None,
+                Obstacle("the cluster does not answer", "start it again"),
+                Obstacle("no host can be used", "install it", lasts=True),
+            ]
+        ),
     ),
     RungCompileFailed: st.builds(
         RungCompileFailed, times, st.integers(0, 1), st.sampled_from([4, 2]), st.just("x")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.engines.straggler_watch import Straggler, StragglerWatch
+from supervisor.core.events import Straggler
+from supervisor.engines.straggler_watch import StragglerWatch
 from supervisor.protocol.messages import HostTimeMessage
 
 

@@ -23,6 +23,7 @@ from supervisor.core.events import (
     Event,
     HostsLeaving,
     LaunchFailed,
+    Noticed,
     StopRequested,
     StopSource,
     WorkerReported,
@@ -30,18 +31,19 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
-from supervisor.diagnosis.failure import RankEvidence, WorkerExit
+from supervisor.diagnosis.failure import Failure, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Charge
 from supervisor.engines.fleet.agent import Agent
 from supervisor.engines.fleet.fleet import in_order
 from supervisor.engines.fleet.fleet_engine import FleetEngine
 from supervisor.engines.fleet.fleet_means import Leadership
-from supervisor.engines.fleet.fleet_messages import command_of, encoded
+from supervisor.engines.fleet.fleet_messages import Hello, command_of, encoded
 from supervisor.engines.fleet.transport import Listener, Node
 from supervisor.engines.judging import Seen
 from supervisor.engines.launch import Launch
 from supervisor.history.writer import writer
 from supervisor.host.identity import Identity
+from supervisor.host.notice import Notice
 from supervisor.protocol.messages import StepMessage
 from tests.engines.benches import NoCache, launch_in
 
@@ -311,6 +313,12 @@ class World:
         """The nodes with bad devices."""
         self.failed: set[int] = set()
         """The attempts of which a rank failed by itself."""
+        self.versions: dict[str, str] = {}
+        """The version of supervise on each node that has another one."""
+        self.token: str | None = None
+        """The token in the owner file of model_dir; None: hosts are not compared by it."""
+        self.blind: set[str] = set()
+        """The nodes that do not see model_dir."""
         self.leader: Leader | None = None
         self.messages = 0
 
@@ -352,6 +360,10 @@ class World:
         host = self.hosts[name] = SimulatedHost(self, node, name, process)
 
         def say(report: Any) -> None:
+            if isinstance(report, Hello):
+                version = self.versions.get(node, report.version)
+                token = None if node in self.blind else self.token
+                report = replace(report, version=version, token=token)
             payload = encoded(report)
             self.carry(lambda: self._to_leader(name, payload), is_open=host.to_leader)
 
@@ -471,8 +483,18 @@ class World:
 class Leader:
     """A leader with a core that only restarts. Implements `Transport`."""
 
-    def __init__(self, world: World, epoch: int, attempt: int, size: int, spares: int) -> None:
-        """`attempt` is the last one of the leader before it; 0: there was none."""
+    def __init__(
+        self,
+        world: World,
+        epoch: int,
+        attempt: int,
+        size: int,
+        spares: int,
+        *,
+        looks_first: bool = False,
+    ) -> None:
+        """`attempt` is the last one of the leader before it; 0: there was none. `looks_first`: its
+        core asks for a probe before the first attempt."""
         self.world, self.size, self.attempt = world, size, attempt
         self.inherited = attempt
         """An attempt of an earlier leader, whose end the core charges to nobody."""
@@ -480,6 +502,8 @@ class Leader:
         self.process.on_event = self._on_event
         self.phase = "idle"
         self.looks = 0
+        self.probed: DevicesProbed | None = None
+        """The last answer to a probe; None: there was none."""
         self.ran_since = 0.0
         self.sent: Counter[str] = Counter()
         """How many commands of each kind it has sent."""
@@ -487,10 +511,15 @@ class Leader:
         """Whether its core asks for a probe after each failure."""
         self.took_standbys = False
         """Whether all ranks of the last attempt were standbys before."""
+        self.notices: list[Notice] = []
+        """What it has told people."""
+        self.failures: list[Failure] = []
+        """How its attempts have ended."""
         self.leaves = ""
         """Why the present attempt moves off hosts; empty: it does not."""
         world.leader = self
-        leadership = Leadership(epoch, writer(), LOST_AFTER, f"job-{epoch}")
+        name, file = f"job-{epoch}", "/shared/owner" if world.token is not None else ""
+        leadership = Leadership(epoch, writer(), LOST_AFTER, name, file, world.token)
         self.engine = FleetEngine(
             self,
             self.process,
@@ -504,6 +533,8 @@ class Leader:
         )
         if attempt:
             self._kill()
+        elif looks_first:
+            self._look()
         else:
             self._start()
 
@@ -540,6 +571,7 @@ class Leader:
         ask()
 
     def _on_event(self, event: Event) -> None:
+        self._keep(event)
         match event:
             case WorkersStarted(attempt=self.attempt):
                 self.phase, self.ran_since = "running", self.world.now
@@ -557,6 +589,7 @@ class Leader:
             case StopRequested():
                 self.phase = "drained"
             case DevicesProbed(number=self.looks, healthy=healthy) if self.phase == "idle":
+                self.probed = event
                 self._looked(healthy)
             case WorkersGone(attempt=self.attempt) if self.phase == "killing" and self.leaves:
                 self.phase, self.leaves = "idle", ""
@@ -569,6 +602,13 @@ class Leader:
                 is_suspect = failure is not None and failure.hardware
                 go_on = self._look if is_suspect or self.always_looks else self._start
                 go_on()
+
+    def _keep(self, event: Event) -> None:
+        match event:
+            case Noticed(text=Notice() as told):
+                self.notices.append(told)
+            case WorkersGone(failure=Failure() as failure):
+                self.failures.append(failure)
 
     def die(self) -> None:
         """The leader is gone; agents stay."""
@@ -593,6 +633,8 @@ class Leader:
 
     def remove(self, agent: str) -> None:
         """See `Transport`."""
+        if agent in self.world.hosts:
+            self.world.kill_agent(self.world.hosts[agent])
 
     def send(self, agent: str, payload: bytes) -> None:
         """See `Transport`."""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from supervisor.core.events import DevicesProbed, Noticed, WorkersGone, WorkersObserved
+from supervisor.adapters.processes.leftovers import processes_naming_job
+from supervisor.core.events import DevicesProbed, StragglerFound, WorkersGone, WorkersObserved
 from supervisor.diagnosis.outcome import Charge
 from supervisor.engines.fleet import capacity_look
 from supervisor.engines.fleet.fleet import MARGIN
@@ -244,6 +247,23 @@ def test_of_two_leaders_the_one_with_the_higher_epoch_is_obeyed(
     assert "host-unusable" in first.notices()
 
 
+def test_no_person_is_told_to_kill_what_an_agent_ends(cluster: Cluster, tmp_path: Path) -> None:
+    """The next leader on the host finds the workers alive: the fence ends them, or it does."""
+    job = os.urandom(6).hex()
+    lineage = f"{job}@{'0' * 32}"
+    leader = Leader(cluster, tmp_path, size=3)
+    pids = leader.start(replace(launch_of(tmp_path, SLEEP, 3), lineage=lineage)).pids
+    with subprocess.Popen(["sleep", "600"], env={"SUPERVISE_LINEAGE": lineage}) as stray:
+        try:
+            is_named = lambda: stray.pid in processes_naming_job(job, tmp_path)  # noqa: E731
+            leader.until(is_named)
+            assert processes_naming_job(job, tmp_path) == [stray.pid]
+            assert all(map(lives, pids))
+        finally:
+            stray.kill()
+    killed(leader, tmp_path)
+
+
 @pytest.mark.parametrize("share", [0.6, 2.0])
 def test_a_leader_that_pauses_costs_nothing_or_one_free_restart(
     cluster: Cluster, tmp_path: Path, share: float
@@ -261,6 +281,9 @@ def test_a_leader_that_pauses_costs_nothing_or_one_free_restart(
     failure = killed(leader, tmp_path).failure
     assert failure is not None
     assert (failure.rule, failure.charge) == ("host-lost", Charge.NOTHING)
+    assert failure.cause == "this supervisor did not run"
+    assert "leader-slept" in leader.notices()
+    assert "host-lost" not in leader.notices()
     leader.start(launch_of(tmp_path, SLEEP, 3, attempt=2))
 
 
@@ -275,9 +298,8 @@ def test_a_host_that_keeps_the_others_waiting_is_named(cluster: Cluster, tmp_pat
         "done\n"
     )
     leader, _ = running(cluster, tmp_path, script)
-    leader.until(lambda: "straggler" in leader.notices())
-    told = next(each.text for each in leader.of(Noticed) if each.text.event == "straggler")
-    assert (told.keys["rank"], told.keys["host"]) == (2, leader.nodes[2])
+    found = leader.first(StragglerFound).straggler
+    assert (found.rank, found.host) == (2, leader.nodes[2])
     killed(leader, tmp_path)
 
 

@@ -37,7 +37,7 @@ def fleet_of(*nodes: str) -> Fleet:
     for node in fleet.to_place(0.0):
         fleet.asked_for(node.id, node)
         fleet.placed(node.id, node.id)
-        fleet.introduced(node.id, hello(node.id), "")
+        fleet.introduced(node.id, hello(node.id), 0.0, "")
         fleet.questioned(node.id, Question(1, 2, None, None, 1), 0.0)
     return fleet
 
@@ -99,7 +99,7 @@ def test_a_host_is_ready_once_its_questions_show_that_it_hears() -> None:
 
 def test_two_agents_of_one_machine_are_told_apart_and_the_second_is_not_used() -> None:
     fleet = fleet_of("n0", "n1")
-    fleet.introduced("n1", hello("n0"), "")
+    fleet.introduced("n1", hello("n0"), 0.0, "")
     assert [host.agent for host in fleet.ready(0.0)] == ["n0"]
     assert "another agent" in fleet.hosts["n1"].why_not_ready(0.0, LOST_AFTER)
 

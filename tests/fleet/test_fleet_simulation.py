@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.history.writer import writer
 from tests.fleet.simulated_fleet import (
     BROKEN,
     LOST_AFTER,
@@ -186,6 +187,119 @@ def test_a_head_that_stays_away_has_the_job_save_and_wait(seconds: float, attemp
     assert leader.phase == ("running" if attempts == 1 else "idle")
     world.pass_time(40.0 + seconds)
     assert (leader.phase, leader.attempt) == ("running", attempts)
+
+
+def test_while_the_head_is_away_no_host_is_blamed() -> None:
+    """The cluster is what keeps the hosts from being used, and what a person has to mend."""
+    world = World(3, nodes=2, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 0)
+    world.pass_time(20.0)
+    world.lose_head(600.0)
+    world.pass_time(120.0)
+    probed = leader.probed
+    assert probed is not None
+    assert probed.obstacle is not None
+    assert (probed.healthy, probed.bad) == ((), ())
+    assert "the cluster does not answer: the head does not answer" in probed.obstacle.reason
+    assert "start a head again" in probed.obstacle.advice
+
+
+def test_hosts_that_only_a_person_can_mend_end_the_wait_at_once_and_are_named() -> None:
+    world = World(3, nodes=3, loses=0.0)
+    world.token, world.blind = "t", {"n2"}
+    world.versions = {"n0": "0.1", "n1": "0.1"}
+    leader = Leader(world, 1, 0, 2, 0, looks_first=True)
+    world.pass_time(9.0)
+    assert leader.probed is None, "a shared folder may show what is new a moment later"
+    world.pass_time(20.0)
+    probed = leader.probed
+    assert probed is not None
+    assert probed.obstacle is not None
+    assert probed.obstacle.lasts
+    assert f"host n0, n1: it has supervise 0.1, and this host {writer()}" in probed.obstacle.reason
+    assert "host n2: it does not see this model_dir (/shared/owner" in probed.obstacle.reason
+    assert f"install supervise {writer()} on each host" in probed.obstacle.advice
+    assert "a folder that all hosts share" in probed.obstacle.advice
+
+
+def test_a_host_that_can_be_used_is_waited_with_and_one_that_is_mended_is_used() -> None:
+    world = World(3, nodes=2, loses=0.0)
+    world.token, world.blind = "t", {"n1"}
+    leader = Leader(world, 1, 0, 2, 0, looks_first=True)
+    world.pass_time(45.0)
+    assert leader.probed is not None
+    assert (leader.probed.healthy, leader.probed.obstacle) == (("n0",), None)
+    world.blind.clear()
+    world.pass_time(90.0)
+    assert leader.probed.healthy == ("n0", "n1")
+    assert leader.phase == "running"
+
+
+def test_agents_that_ran_before_an_upgrade_are_replaced() -> None:
+    """What is installed on their hosts is newer than they are."""
+    world = World(3, nodes=2, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 0)
+    world.pass_time(20.0)
+    leader.die()
+    world.versions = {"n0": "0.1", "n1": "0.1"}
+    old = set(world.hosts)
+    leader = Leader(world, 2, 1, 2, 0)
+    leader.always_looks = True
+    world.pass_time(21.0)
+    assert {notice.event for notice in leader.notices} == {"host-unusable"}
+    world.versions.clear()
+    world.pass_time(120.0)
+    assert not old & set(world.hosts)
+    assert leader.phase == "running"
+    assert leader.probed is not None
+    assert leader.probed.obstacle is None
+
+
+def paused(world: World, leader: Leader, seconds: float) -> None:
+    """The leader stands still for so long."""
+    leader.process.is_frozen = True
+    world.pass_time(world.now + seconds)
+    leader.process.thaw()
+
+
+@pytest.mark.parametrize("is_read_first", [True, False])
+def test_a_leader_that_slept_blames_itself(is_read_first: bool) -> None:
+    """What comes first when it wakes, a report of the fence or its own timer, is chance."""
+    world = World(3, nodes=3, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 1)
+    world.pass_time(20.0)
+    if is_read_first:
+        paused(world, leader, LOST_AFTER + 4.0)
+    else:
+        for host in world.hosts.values():
+            host.to_leader = False
+        paused(world, leader, LOST_AFTER + 4.0)
+        for host in world.hosts.values():
+            host.to_leader = True
+    world.pass_time(world.now + 20.0)
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    (failure,) = leader.failures
+    assert failure.cause == "this supervisor did not run"
+    assert "did not run for 14." in failure.root_cause
+    told = [notice.event for notice in leader.notices]
+    assert "leader-slept" in told
+    assert "host-lost" not in told
+
+
+def test_a_host_that_is_lost_long_after_a_sleep_is_to_blame() -> None:
+    world = World(3, nodes=3, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 1)
+    world.pass_time(20.0)
+    paused(world, leader, 0.6 * LOST_AFTER)
+    world.pass_time(world.now + 2 * LOST_AFTER)
+    assert (leader.phase, leader.attempt) == ("running", 1)
+    host = host_of(world, "n0")
+    host.to_agent = host.to_leader = False
+    world.pass_time(world.now + LOST_AFTER + 5.0)
+    assert leader.attempt == 2
+    (failure,) = leader.failures
+    assert failure.cause == "a host was lost"
+    assert "host-lost" in [notice.event for notice in leader.notices]
 
 
 def test_the_ranks_of_a_slice_are_side_by_side_and_all_know_how_many_slices_there_are() -> None:

@@ -21,6 +21,7 @@ from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.engines.fleet.helper_messages import Cluster
 from supervisor.engines.fleet.ray_transport import (
+    _SILENCE,
     ClusterRefusedError,
     ClusterUnreachableError,
     RayTransport,
@@ -103,7 +104,7 @@ def leading(ray: RayNodes, job: str, epoch: int = 1, resource: str = "") -> Iter
     """A leader in the cluster that sees its nodes."""
     leader = Leader(ray, job, epoch, resource)
     try:
-        leader.transport.join(60.0)
+        leader.transport.join(60.0, print)
         leader.transport.begin(leader)
         leader.until(lambda: leader.nodes)
         yield leader
@@ -190,6 +191,17 @@ def test_a_helper_that_is_killed_or_hangs_is_replaced_and_agents_stay(
     assert leader.cluster_losses == []
 
 
+def test_a_helper_is_not_blamed_for_a_pause_of_both(leader: Leader) -> None:
+    agent = leader.place(leader.nodes[0])
+    helper = _helper(leader)
+    helper.suspend()
+    time.sleep(_SILENCE + 2.0)  # the main loop does not turn either
+    helper.resume()
+    leader.until(lambda: leader.ask(agent, b"still there") == b"echo still there")
+    assert helper.is_running()
+    assert leader.notices == []
+
+
 def test_nothing_that_an_agent_says_is_lost_with_the_helper(leader: Leader) -> None:
     agent = leader.place(leader.nodes[-1])
     leader.transport.send(agent, b"count")
@@ -237,7 +249,7 @@ import sys
 from types import SimpleNamespace
 from tests.fleet.test_ray_transport import Leader
 leader = Leader(SimpleNamespace(address=sys.argv[1]), "killed")
-leader.transport.join(60.0)
+leader.transport.join(60.0, print)
 leader.transport.begin(leader)
 leader.until(lambda: leader.nodes)
 leader.transport.place("left-behind", leader.nodes[0].id)
@@ -329,7 +341,7 @@ def test_a_cluster_with_another_token_refuses(
         monkeypatch.setenv("RAY_AUTH_TOKEN", token)
     leader = Leader(ray, "stranger")
     with pytest.raises(ClusterRefusedError, match="does not accept the token of this host: put"):
-        leader.transport.join(60.0)
+        leader.transport.join(60.0, print)
     leader.transport.close()
 
 
@@ -347,7 +359,7 @@ def test_a_cluster_without_a_token_is_used_and_told_and_one_of_another_version_i
         with pytest.raises(
             ClusterRefusedError, match=r"has another Ray or Python: .*Ray: 2\.49\.0"
         ):
-            leader.transport.join(60.0)
+            leader.transport.join(60.0, print)
         leader.transport.close()
 
 
@@ -367,11 +379,17 @@ def test_an_address_where_nothing_answers_is_unreachable() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         cluster = Cluster(address, "supervise-nowhere", 1, str(Path.cwd()))
         transport = RayTransport(cluster, Reactor(SystemClock()), print)
+        told: list[Notice] = []
+        began = time.monotonic()
         with pytest.raises(
             ClusterUnreachableError, match=f"answers at {address}: Connection refused"
         ):
-            transport.join(3.0)
+            transport.join(8.0, told.append)
+        assert time.monotonic() - began < 16.0
         transport.close()
+        (notice,) = told
+        assert notice.event == "cluster-awaited"
+        assert f"waiting for the Ray cluster at {address}" in notice
 
 
 # --- accelerators ---------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from supervisor.core.events import (
     LossesNotFinite,
     MaintenanceAnnounced,
     Noticed,
+    Obstacle,
     PhaseBegun,
     QuarantineCleared,
     RungCompileFailed,
@@ -54,6 +55,8 @@ from supervisor.core.events import (
     SilenceExcused,
     StopRequested,
     StopSource,
+    Straggler,
+    StragglerFound,
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
@@ -198,6 +201,7 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
     yield SaveMeasured(now, attempt, 1.0)
     yield RungCompileFailed(now, phase, 2, "it is too large")
     yield QuarantineCleared(now, ())
+    yield StragglerFound(now, attempt, Straggler(1, 0.7, 0.1, 1.0, "h1"))
     yield HostsLeaving(now, attempt, "host h2 is about to go: it is drained")
     yield from (StopRequested(now, source) for source in (StopSource.PERSON, StopSource.PREEMPTION))
     yield DeadlineReached(state.due if state.due is not None else now + _LONG)
@@ -213,6 +217,11 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
         bad = tuple(BadUnit(unit, "it is gone", found=False) for unit in _UNITS[len(healthy) :])
         yield DevicesProbed(now, state.looks, healthy, bad)
         yield DevicesProbed(now + _LONG, state.looks, healthy, bad)
+    for at in (now, now + _LONG):
+        away = Obstacle("the cluster does not answer", "start it again")
+        yield DevicesProbed(at, state.looks, (), (), obstacle=away)
+    unfit = Obstacle("no host can be used", "install it", lasts=True)
+    yield DevicesProbed(now, state.looks, (), (), obstacle=unfit)
 
 
 # --- the page ------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ from supervisor.host.waiting import has_ended
 from supervisor.protocol import environment, reading
 
 _PAUSE = 0.01
+_AGENT = b"supervisor.engines.fleet.agent_process"
+"""The module of an agent of a job on many hosts, as its command line has it."""
 _RUN = re.compile(r"([0-9a-f]{12})@[0-9a-f]{32}")
 
 
@@ -105,7 +107,8 @@ def processes_naming_job(job: str, model_dir: Path) -> list[int]:
     """Returns the processes whose environment names `job`, for a person to look at: it is no proof.
 
     A process whose environment names another model_dir is left out: this one may be a copy of that.
-    The processes above us are left out too, because a job may start `supervise run`.
+    The processes above us are left out too, because a job may start `supervise run`; and so are
+    those of an agent on this host, whose guard kills them unless the agent's leader goes on.
     """
     above = set(_ancestors())
     told = {pid: _environment(pid) for pid in tree.pids() if pid not in above}
@@ -114,7 +117,15 @@ def processes_naming_job(job: str, model_dir: Path) -> list[int]:
         for pid, environ in told.items()
         if job in jobs(environ.get(environment.LINEAGE))
         and not _is_elsewhere(environ.get(environment.OWNER_FILE, ""), model_dir)
+        and not any(map(_is_agent, _ancestors(pid)))
     ]
+
+
+def _is_agent(pid: int) -> bool:
+    try:
+        return _AGENT in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:  # it is gone
+        return False
 
 
 def _is_elsewhere(owner_file: str, model_dir: Path) -> bool:
@@ -189,9 +200,9 @@ def _cgroup(origin: RecordOrigin) -> str | None:
     return None if any(f"{own}/".startswith(f"{path}/") for own in cgroups.own()) else path
 
 
-def _ancestors() -> Iterator[int]:
-    """Yields the pids of this process and of all processes above it."""
-    pid = os.getpid()
+def _ancestors(pid: int | None = None) -> Iterator[int]:
+    """Yields the pids of a process (None: of this one) and of all processes above it."""
+    pid = os.getpid() if pid is None else pid
     while pid > 0:
         yield pid
         seen = tree.stat(pid)

@@ -5,19 +5,51 @@ The answer waits for hosts that may still join, and for the probes of devices (`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from supervisor.core.events import BadUnit, DevicesProbed
+from supervisor.core.events import BadUnit, DevicesProbed, Obstacle
 from supervisor.engines.fleet.fleet import HostState
 from supervisor.engines.fleet.fleet_means import Means
 from supervisor.engines.fleet.fleet_messages import Probed, ProbeHost
 from supervisor.engines.fleet.host_probes import HostProbes
 from supervisor.engines.launch import Launch
 
+_MAX_NAMED = 8
+"""Hosts that a message names for one reason."""
 FIRST_JOIN = 30.0
 JOIN = 5.0
 """Seconds to wait for hosts that are missing: until all were there once, and later, if some may
 come."""
+
+
+def cluster_advice(address: str) -> str:
+    """Returns what a person should do if the cluster of a job that has run at `address` (auto: the
+    one that its machine was in) is lost for good."""
+    where, join = f"at {address}", f"--address={address}"
+    if address == "auto":
+        where, join = "at the same address", "--address=HOST:PORT"
+    return (
+        f"start a head again {where} (ray start --head), have the hosts join it (ray start {join}),"
+        " then run the same command: the job goes on from its newest committed checkpoint, and only"
+        " the steps after that are lost"
+    )
+
+
+def _unfit(hosts: Sequence[HostState]) -> Obstacle:
+    """Returns the obstacle that only a person can make these `hosts` usable, which are all."""
+    by_problem: dict[str, list[str]] = {}
+    for host in hosts:
+        by_problem.setdefault(host.problem, []).append(host.node.id)
+    parts = (f"host {_names(names)}: {problem}" for problem, names in by_problem.items())
+    advice = "; ".join(dict.fromkeys(host.remedy for host in hosts))
+    reason = f"no host can be used as it is set up: {'; '.join(parts)}"
+    return Obstacle(reason, f"{advice}; then run the same command again", lasts=True)
+
+
+def _names(names: Sequence[str]) -> str:
+    shown, more = names[:_MAX_NAMED], len(names) - _MAX_NAMED
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +109,10 @@ class CapacityLook:
         devices = probe.devices
         if devices is not None and devices.waits({each.agent for each in fleet.ready(now)}, now):
             return
+        if self._means.fleet.unfit(now):  # nothing changes by waiting
+            self._probe = None
+            self._means.post(self._answer_of(probe, (), now))
+            return
         ready = self._staying(now)
         self._was_full |= len(ready) >= probe.size
         num_usable = sum(host.node.id not in fleet.left_out for host in ready)
@@ -87,19 +123,30 @@ class CapacityLook:
 
     def _answer_of(self, probe: _Probe, ready: tuple[HostState, ...], now: float) -> DevicesProbed:
         redact, devices = self._means.redact, probe.devices
+        obstacle = self._obstacle(now)
         faulty = {each.unit: each for each in (devices.bad if devices is not None else ())}
         healthy = tuple(host.node.id for host in ready if host.node.id not in faulty)
         missing = (
             BadUnit(node, self._why_missing(node, now), found=False)
             for node in self._means.fleet.before
-            if node not in healthy and node not in faulty
+            if obstacle is None and node not in healthy and node not in faulty
         )
         bad = tuple(
             replace(each, reason=redact(each.reason)) for each in (*faulty.values(), *missing)
         )
-        problem = devices.problem if devices is not None and not bad else None
+        is_open = devices is not None and not bad and obstacle is None
+        problem = devices.problem if devices is not None and is_open else None
         told = redact(problem) if problem is not None else None
-        return DevicesProbed(now, probe.number, healthy, bad, told)
+        return DevicesProbed(now, probe.number, healthy, bad, told, obstacle)
+
+    def _obstacle(self, now: float) -> Obstacle | None:
+        """Returns what keeps all hosts from being used; None: nothing does."""
+        fleet, lead = self._means.fleet, self._means.lead
+        if fleet.cluster_lost is None:
+            unfit = fleet.unfit(now)
+            return _unfit(unfit) if unfit else None
+        why = self._means.redact(fleet.cluster_lost[1])
+        return Obstacle(f"the cluster does not answer: {why}", cluster_advice(lead.address))
 
     def _device_probes(self, suspect: Launch, number: int, now: float) -> HostProbes:
         """Returns the probes of the devices of the last attempt's hosts."""
@@ -126,8 +173,6 @@ class CapacityLook:
 
     def _why_missing(self, node: str, now: float) -> str:
         fleet, lost_after = self._means.fleet, self._means.lead.lost_after
-        if fleet.cluster_lost is not None:
-            return f"the cluster does not answer: {fleet.cluster_lost[1]}"
         host = fleet.of_node(node)
         if host is None:
             return "the cluster does not show it"

@@ -39,6 +39,10 @@ class HostState:
     """Its machine: boot id and pid namespace; empty: it has not introduced itself."""
     problem: str = ""
     """Why it cannot be used, for people; empty: it can."""
+    remedy: str = ""
+    """What a person does about that; empty: it may go by itself."""
+    sure_at: float | None = None
+    """From when on it is certain that only a person can make it usable; None: it is not."""
     asked_at: float | None = None
     """When its last question came."""
     hears: bool = False
@@ -168,14 +172,36 @@ class Fleet:
         host = self.hosts.get(agent, HostState(agent, where, self.began))
         self.hosts[agent] = replace(host, is_placed=True)
 
-    def introduced(self, agent: str, hello: Hello, problem: str) -> None:
-        """An agent has introduced itself; `problem` says why it cannot be used (empty: it can)."""
+    def introduced(
+        self, agent: str, hello: Hello, at: float, problem: str, remedy: str = "", wait: float = 0.0
+    ) -> None:
+        """An agent has introduced itself; `problem` says why it cannot be used (empty: it can), and
+        `remedy` what a person does about it. The problem is certain after it was seen for `wait`
+        seconds."""
         machine = f"{hello.host.boot}/{hello.host.namespace}"
         others = (host for name, host in self.hosts.items() if name != agent and not host.lost)
         twin = next((host for host in others if host.machine == machine), None)
         if twin is not None and not problem:
             problem = f"its machine ({hello.host.host}) has another agent: {twin.node.id}"
-        self.hosts[agent] = replace(self.hosts[agent], machine=machine, problem=problem)
+            remedy = "start one Ray node on each machine"
+        before = self.hosts[agent]
+        if not problem or not remedy:
+            sure_at = None
+        elif before.problem == problem and before.sure_at is not None:
+            sure_at = before.sure_at
+        else:
+            sure_at = at + wait
+        self.hosts[agent] = replace(
+            before, machine=machine, problem=problem, remedy=remedy, sure_at=sure_at
+        )
+
+    def unfit(self, at: float) -> tuple[HostState, ...]:
+        """Returns all hosts, if it is certain of each that only a person can make it usable; none
+        otherwise."""
+        there = [host for host in self.hosts.values() if not host.lost]
+        is_sure = all(host.sure_at is not None and at >= host.sure_at for host in there)
+        seen = {host.node.id for host in there}
+        return tuple(there) if is_sure and self.nodes.keys() <= seen else ()
 
     def questioned(self, agent: str, question: Question, at: float) -> None:
         """An agent's question came, and is answered at once."""

@@ -48,6 +48,8 @@ class FleetAttempt:
     """The agents that have confirmed that nothing of theirs lives."""
     lost: dict[str, str] = field(default_factory=dict)
     """The agents that were lost while their ranks lived, each with the reason."""
+    slept: dict[str, str] = field(default_factory=dict)
+    """The agents whose ranks died because the leader did not run, each with what happened."""
     _ranks: dict[str, tuple[int, ...]] = field(init=False, default_factory=dict)
     """The ranks of each agent: whoever asks does so for each report of thousands of agents."""
     _pids: list[int] = field(init=False)
@@ -75,6 +77,13 @@ class FleetAttempt:
         if agent in self._ranks:
             self.not_started.setdefault(agent, report.failure)
             self.gone.setdefault(agent, Gone(report.attempt, (), GroupSeen()))
+
+    def note_slept(self, agent: str, sleep: str, began: float) -> None:
+        """The leader did not run for a while, from the time `began` on: by that the ranks of an
+        agent died that the fence has killed since then."""
+        ends = [self.ends[rank] for rank in self.ranks_of(agent) if rank in self.ends]
+        if any(end.host_lost and end.at >= began for end in ends):
+            self.slept.setdefault(agent, sleep)
 
     def note_observed(self, agent: str, report: Observed, at: float) -> bool:
         """An agent looked at its ranks. Returns whether any end is news."""

@@ -22,6 +22,7 @@ from supervisor.core.events import (
     LaunchCancelled,
     LaunchFailed,
     Noticed,
+    StragglerFound,
     WorkerReported,
     WorkersGone,
     WorkersIdle,
@@ -62,6 +63,7 @@ from supervisor.engines.fleet.fleet_messages import (
     report_of,
 )
 from supervisor.engines.fleet.launch_text import text_of
+from supervisor.engines.fleet.own_sleep import OwnClock
 from supervisor.engines.fleet.spare_standbys import SpareStandbys
 from supervisor.engines.fleet.transport import Node, Transport
 from supervisor.engines.host_port import Compilations, Host, MainLoop
@@ -79,6 +81,8 @@ from supervisor.protocol.reading import UnreadableError, parse_object
 _OBSERVE_INTERVAL = 5.0
 _OBSERVE_PAUSE = 0.05
 """Seconds between two observations that are news: thousands of ranks may end at once."""
+_SETTLE = 10.0
+"""Seconds for a shared file system to show all hosts a file that was just written."""
 _TICKS = 20
 """How often in `lost_after` seconds the fence is looked at."""
 
@@ -146,6 +150,7 @@ class FleetEngine:
         self._stragglers = StragglerWatch()
         self._spares = SpareStandbys()
         self._told: set[tuple[str, str]] = set()
+        self._own_clock = OwnClock(leadership.lost_after, clock.now())
         self._verified = VerifiedStart(reactor, clock, machine, means.notice, means.mention)
         self._manifests = ManifestKeeping(reactor, clock, machine, environ, means.notice)
         transport.begin(self)
@@ -392,10 +397,12 @@ class FleetEngine:
 
     def heard(self, agent: str, payload: bytes) -> None:
         """See `transport.Listener`."""
+        self._note_that_we_run()
         try:
             report = report_of(payload)
         except MessageError as error:
-            self._unusable(agent, f"its messages are not understood: {error}")
+            problem = f"its messages are not understood: {error}"
+            self._unusable(agent, problem, self._of_another_version(agent), self._clock.now())
             return
         if agent in self._fleet.hosts:
             self._on_report(agent, report)
@@ -432,7 +439,8 @@ class FleetEngine:
         self._means.send(agent, Answer(self._lead.epoch, question.number))
         was_ready = self._fleet.hosts[agent].is_ready(now, self._lead.lost_after)
         self._fleet.questioned(agent, question, now)
-        if not self._fleet.hosts[agent].machine:  # its answer to our introduction was lost
+        host = self._fleet.hosts[agent]
+        if not host.machine or host.problem:  # its answer was lost, or it can be used by now
             self._means.introduce(agent)
         self._repeat(agent, question)
         if not was_ready:
@@ -469,23 +477,40 @@ class FleetEngine:
     def _on_hello(self, agent: str, hello: Hello) -> None:
         if hello.epoch != self._lead.epoch:
             return
-        problem = hello.problem
+        problem, remedy, wait = hello.problem, "", 0.0
         if hello.version != self._lead.version:
             problem = f"it has supervise {hello.version}, and this host {self._lead.version}"
+            remedy = self._of_another_version(agent)
         elif self._lead.token is not None and hello.token != self._lead.token:
-            problem = f"it does not see this model_dir ({self._lead.owner_file} differs there)"
-        self._fleet.introduced(agent, hello, problem)
-        if found := self._fleet.hosts[agent].problem:
-            self._unusable(agent, found)
+            how = "is missing" if hello.token is None else "differs"
+            problem = f"it does not see this model_dir ({self._lead.owner_file} {how} there)"
+            remedy = "give trainer.init.model_dir a folder that all hosts share at the same path"
+            wait = _SETTLE
+        self._fleet.introduced(agent, hello, self._clock.now(), problem, remedy, wait)
+        host = self._fleet.hosts[agent]
+        if host.problem:
+            self._unusable(agent, host.problem, host.remedy, host.sure_at)
 
-    def _unusable(self, agent: str, problem: str) -> None:
+    def _of_another_version(self, agent: str) -> str:
+        """Returns what a person does about an agent of another version. One that an earlier leader
+        has placed is replaced instead: what is installed on its host may have changed since."""
+        if not self._means.is_ours(agent):
+            self._means.transport.remove(agent)
+            return ""
+        return f"install supervise {self._lead.version} on each host"
+
+    def _unusable(
+        self, agent: str, problem: str, remedy: str = "", sure_at: float | None = None
+    ) -> None:
         host = self._fleet.hosts.get(agent)
         if host is None:
             return
-        self._fleet.hosts[agent] = replace(host, problem=problem)
+        sure_at = sure_at if remedy else None
+        self._fleet.hosts[agent] = replace(host, problem=problem, remedy=remedy, sure_at=sure_at)
         if (host.node.id, problem) not in self._told:
             self._told.add((host.node.id, problem))
             text = f"host {host.node.id} is not used: {problem}"
+            text += f"; {remedy}" if remedy else ""
             self._means.notice(Notice("host-unusable", text, unit=host.node.id, reason=problem))
         self._means.place_agents()
 
@@ -507,10 +532,13 @@ class FleetEngine:
                 self._on_started(attempt)
             case Observed():
                 news = attempt.note_observed(agent, report, now)
+                self._note_slept(agent, attempt, now)
             case Gone():
                 news = attempt.note_gone(agent, report, now)
+                self._note_slept(agent, attempt, now)
                 if self._start_of is not None and not self._ending.is_on:
                     why = f"host {self._means.host_of(agent)} was cut off while others started"
+                    why = attempt.slept.get(agent, why)
                     self._fail_start(self._start_of, attempt, no_hosts_failure(1, 0, why))
         if news:
             self._observe_soon(attempt)
@@ -535,7 +563,8 @@ class FleetEngine:
             case WorkerReported(_, attempt, rank, HostTimeMessage() as message):
                 found = self._stragglers.hear(attempt, rank, message)
                 if found is not None:
-                    self._means.notice(found.notice(self._means.host_of(agent)))
+                    found = replace(found, host=self._means.host_of(agent))
+                    self._reactor.post(StragglerFound(now, attempt, found))
                 return
             case WorkerReported(message=StepMessage()) if not self._has_stepped:
                 self._has_stepped = True
@@ -568,7 +597,18 @@ class FleetEngine:
 
     # --- looking ----------------------------------------------------------------------------
 
+    def _note_that_we_run(self) -> None:
+        """Tell people if we did not, for so long that workers die by it."""
+        sleep = self._own_clock.runs(self._clock.now())
+        if sleep is not None and self._attempt is not None:
+            text = (
+                f"{sleep.text}: after {self._lead.lost_after:g} s (lost_after) the guards of the "
+                "hosts kill the workers, and the attempt starts again; nothing is charged for that"
+            )
+            self._means.notice(Notice("leader-slept", text, seconds=sleep.seconds))
+
     def _tick(self) -> None:
+        self._note_that_we_run()
         self._look_for_lost()
         if self._attempt is not None and self._start_of is None and not self._ending.is_on:
             self._departures.look(self._attempt)
@@ -590,18 +630,28 @@ class FleetEngine:
         self._fleet.forget(now, used)
         self._means.place_agents()
 
+    def _note_slept(self, agent: str, attempt: FleetAttempt, now: float) -> None:
+        """Note that the ranks of an agent died because we did not run, if it is so."""
+        sleep = self._own_clock.explains(now)
+        if sleep is not None and agent not in attempt.lost:
+            attempt.note_slept(agent, sleep.text, sleep.began)
+
     def _host_lost(self, agent: str, attempt: FleetAttempt, why: str, now: float) -> None:
         if agent in attempt.gone:
             return
-        name = self._means.host_of(agent)
+        name, sleep = self._means.host_of(agent), self._own_clock.explains(now)
+        if sleep is not None and sleep.seconds < self._lead.lost_after:  # who has ended, has ended
+            sleep = None if self._fleet.hosts[agent].lost else sleep
         news = attempt.note_lost(agent, why, now)
-        self._means.notice(
-            Notice("host-lost", f"host {name} is lost: {why}", unit=name, reason=why)
-        )
+        if sleep is not None:
+            attempt.note_slept(agent, sleep.text, sleep.began)
+        else:
+            text = f"host {name} is lost: {why}"
+            self._means.notice(Notice("host-lost", text, unit=name, reason=why))
         start = self._start_of
         if start is not None and not self._ending.is_on:
-            failure = no_hosts_failure(1, 0, f"host {name} was lost: {why}")
-            self._fail_start(start, attempt, failure)
+            told = sleep.text if sleep is not None else f"host {name} was lost: {why}"
+            self._fail_start(start, attempt, no_hosts_failure(1, 0, told))
         elif news:
             self._observe_soon(attempt)
 

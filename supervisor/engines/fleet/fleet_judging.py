@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from supervisor.core.events import WorkersGone
 from supervisor.diagnosis.failure import RankEvidence
-from supervisor.diagnosis.verdicts import host_lost_failure
+from supervisor.diagnosis.verdicts import host_lost_failure, leader_slept_failure
 from supervisor.engines.fleet.fleet_attempt import FleetAttempt
 from supervisor.engines.fleet.fleet_messages import Evidences, GroupSeen
 from supervisor.engines.host_port import HostFiles
@@ -56,6 +56,8 @@ def judged_fleet(
     if end is None or not end.host_lost:
         return gone
     agent = attempt.agents[failure.rank]
+    if (slept := attempt.slept.get(agent)) is not None:
+        return replace(gone, failure=leader_slept_failure(failure, slept))
     why = attempt.lost.get(agent, "it was not answered in time")
     return replace(gone, failure=host_lost_failure(failure, host_of(agent), why))
 

@@ -31,6 +31,8 @@ class Leadership:
     """`lost_after` of the leader before, whose last answers may hold for longer than ours."""
     announcer: str = "none"
     """See `Lead`."""
+    address: str = "auto"
+    """`init.hosts.address` of the config."""
 
 
 @dataclass(slots=True)
@@ -63,6 +65,10 @@ class Means:
         lead = self.lead
         told = lead.version, lead.lost_after, lead.owner_file, lead.announcer
         self.send(agent, Lead(lead.epoch, *told))
+
+    def is_ours(self, agent: str) -> bool:
+        """Whether this leader has placed the agent, and not one before it."""
+        return agent.startswith(f"{self.lead.name}-")
 
     def host_of(self, agent: str) -> str:
         """Returns the name of an agent's host, for people."""

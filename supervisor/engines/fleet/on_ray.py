@@ -24,7 +24,7 @@ from supervisor.engines.fleet.ray_transport import (
 from supervisor.engines.fleet.ray_transport import RayTransport
 from supervisor.engines.host_port import Compilations, EventLoop, Host
 from supervisor.history.writer import writer
-from supervisor.host.notice import Notice
+from supervisor.host.notice import Notice, Tell
 from supervisor.ports import Clock
 from supervisor.protocol.environment import Owner
 from supervisor.protocol.location import Uri
@@ -57,13 +57,15 @@ def engine_on_ray(
     cache: Compilations,
     redact: Callable[[str], str],
     before: Sequence[Mapping[str, Any]] | None,
+    tell_now: Tell,
     stack: ExitStack,
 ) -> Engine:
     """Returns the engine, once the cluster answers. When `stack` ends, its agents are ended.
 
     Only hosts with accelerators of the `platform` are used; of any other, all of the cluster.
     `epoch` and `owner` are those of model_dir's lease, and `check` raises once it is not ours.
-    `before` is the config that the job last ran with.
+    `before` is the config that the job last ran with, and `tell_now` tells people before the main
+    loop runs.
 
     Raises:
         ClusterRefusedError: the cluster can never be used as it is.
@@ -79,7 +81,7 @@ def engine_on_ray(
     cluster = Cluster(hosts.address, f"supervise-{job}", epoch, str(Path.cwd()), resource)
     transport = RayTransport(cluster, reactor, notice)
     stack.callback(transport.close)
-    transport.join(_PATIENCE)
+    transport.join(_PATIENCE, tell_now)
     comparable = owner if owner is not None and Uri.parse(owner.file) is None else None
     leadership = Leadership(
         epoch,
@@ -90,6 +92,7 @@ def engine_on_ray(
         comparable.token if comparable is not None else None,
         lost_after_in(before),
         init.autorestart.preemption.source,
+        hosts.address,
     )
     engine = FleetEngine(
         transport,

@@ -55,6 +55,8 @@ _TEXT_OPEN = (
     "Make one (ray get-auth-token --generate), and put ~/.ray/auth_token on each host before Ray "
     "is started there"
 )
+_TELL_AFTER = 3.0
+"""Seconds to wait for the cluster before people are told of it."""
 _MAX_SAID = 2048
 """Bytes at the end of a helper's error output that are told."""
 
@@ -104,6 +106,8 @@ class RayTransport:
         """Agents that are lost for the listener, and stay so."""
         self._nodes: tuple[Node, ...] | None = None
         """Those that the listener was told of; None: the cluster does not answer."""
+        self._looked_at = 0.0
+        """When `_look` was last called."""
         self._told_lost = self._told_open = False
         self._is_closed = False
         self._failures = 0
@@ -115,18 +119,21 @@ class RayTransport:
         """The pid of the present helper, or of the last one."""
         return self._helper.pid
 
-    def join(self, patience: float) -> None:
+    def join(self, patience: float, tell_now: Tell) -> None:
         """Wait until the helper is in the cluster. Nothing is lost if the caller waits here: what
-        comes is kept for the listener.
+        comes is kept for the listener. `tell_now` tells people at once that this takes long.
 
         Raises:
             ClusterRefusedError: the cluster can never be used as it is.
             ClusterUnreachableError: it has not answered for `patience` seconds.
         """
-        until, why = time.monotonic() + patience, "its helper has not started"
-        pause = _FIRST_PAUSE
-        while (left := until - time.monotonic()) > 0:
-            match self._helper.first(left):
+        began = time.monotonic()
+        until, why = began + patience, ""
+        pause, is_told = _FIRST_PAUSE, False
+        while (now := time.monotonic()) < until:
+            next_look = until if is_told else min(until, began + _TELL_AFTER)
+            message = self._helper.first(next_look - now)
+            match message:
                 case Refused(text):
                     raise ClusterRefusedError(text)
                 case Joined():
@@ -135,15 +142,32 @@ class RayTransport:
                     why = text
                 case _:
                     why = self._helper.last_words() or why
+            if not is_told and time.monotonic() >= began + _TELL_AFTER:
+                is_told = True
+                tell_now(self._awaited(why, patience))
+            if message is None and not self._helper.is_closed:
+                continue
             self._helper.kill()
             time.sleep(min(pause, max(0.0, until - time.monotonic())))
             pause = min(2 * pause, _PAUSES[-1])
             self._helper = _HelperProcess(self._cluster)
-        raise ClusterUnreachableError(why)
+        address = self._cluster.address
+        raise ClusterUnreachableError(why or f"no Ray cluster answers at {address}")
+
+    def _awaited(self, why: str, patience: float) -> Notice:
+        """Returns what people should know if the cluster does not answer at once."""
+        address = self._cluster.address
+        reason = f" ({why})" if why else ""
+        text = (
+            f"waiting for the Ray cluster at {address} (trainer.init.hosts.address) for "
+            f"{patience:g} s at most{reason}"
+        )
+        return Notice("cluster-awaited", text, address=address, seconds=patience, reason=why)
 
     def begin(self, listener: Listener) -> None:
         """See `Transport`."""
         self._listener = listener
+        self._looked_at = time.monotonic()
         self._attach()
         self._loop.call_later(_LOOK, self._look)
 
@@ -187,9 +211,13 @@ class RayTransport:
             self._replace(f"the Ray helper has ended: {helper.last_words() or 'it was killed'}")
 
     def _look(self) -> None:
-        """Replace a helper that says nothing."""
+        """Replace a helper that says nothing, unless it is we who did not listen."""
         if self._is_closed:
             return
+        late = time.monotonic() - self._looked_at - _LOOK
+        self._looked_at = time.monotonic()
+        if late > _LOOK:
+            self._helper.excuse()
         if self._helper.silence > (_SILENCE if self._helper.has_joined else _START_TIMEOUT):
             self._replace(f"the Ray helper has said nothing for {self._helper.silence:.0f} s")
         self._loop.call_later(_LOOK, self._look)
@@ -316,6 +344,10 @@ class _HelperProcess:
     def silence(self) -> float:
         """Seconds since the helper has spoken, or was started."""
         return time.monotonic() - self._heard_at
+
+    def excuse(self) -> None:
+        """Its silence counts from now on: nobody has listened."""
+        self._heard_at = time.monotonic()
 
     def say(self, message: HelperMessage) -> None:
         """Send a message; never blocks. Safe in any thread."""
