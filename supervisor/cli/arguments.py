@@ -22,8 +22,8 @@ _Parsed = TypeVar("_Parsed")
 _HINTS = {
     "--aot": "to compile for a TPU that this machine does not have, use `supervise validate --aot "
     "v5e:2x4 trainer.yaml`",
-    "doctor": "to check the accelerators of this machine, use `python -m deploy.acceptance` in a "
-    "checkout; to check a config before it runs, use `supervise validate trainer.yaml`",
+    "--accelerator": "`supervise doctor` looks at all devices; to try each feature on them, use "
+    "`python -m deploy.acceptance` in a checkout",
 }
 """Words that people try on a verb that does not know them, and the hint where to look."""
 

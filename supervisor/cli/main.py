@@ -31,6 +31,7 @@ VERBS = (
     "gang",
     "init",
     "validate",
+    "doctor",
     "schema",
     "manifest",
     "provision",

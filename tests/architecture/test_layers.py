@@ -72,8 +72,9 @@ ALLOWED: dict[str, set[str]] = {
     "python_api": _TOP | {"cli"},
     "provision": _TOP | {"provision"},
     "manifests": _CORE | {"manifests"},
+    "doctor": _TOP - {"job", "world"} | {"doctor"},
     "gang": _TOP - {"job"} | {"gang"},
-    "cli": _TOP | {"provision", "manifests", "gang", "cli"},
+    "cli": _TOP | {"provision", "manifests", "gang", "doctor", "cli"},
     "__main__": _TOP | {"cli"},
     "__init__": {"python_api"},
 }
