@@ -18,7 +18,8 @@ _HEAD = """\
 # Command line
 
 `supervise` has one verb for each task. `supervise --help` lists them, `supervise VERB --help` the options of one.
-`supervise --version` prints the release and a fingerprint of the code that decides, as the journal names it.
+`supervise --version` prints the release and a fingerprint of the code that decides, as the journal names it; and the
+versions of Python, jax, jaxlib and orbax-checkpoint in the environment of supervise.
 `python -m supervisor` is the same command.
 """
 _MORE: Mapping[str, str] = {
@@ -82,6 +83,9 @@ _MORE: Mapping[str, str] = {
     "supervisor looks for requests every 5 s (in a bucket: every minute at most), and ends with 79, so that no service "
     "manager starts it again. The next run of the same command goes on.",
     "quarantine": "A unit is a device, or a host where a phase has several workers.",
+    "completion": "In bash: `source <(supervise completion bash)` in `~/.bashrc`. In zsh: "
+    "`supervise completion zsh > ~/.zsh/completions/_supervise`, with that folder in `fpath` before `compinit`. In fish: "
+    "`supervise completion fish > ~/.config/fish/completions/supervise.fish`. Write the file anew after an upgrade.",
     "repair": "It keeps the damaged file under another name. It does not run while a supervisor owns model_dir (exit code "
     "73).",
 }
