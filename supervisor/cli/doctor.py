@@ -31,6 +31,7 @@ from supervisor.doctor import (
 from supervisor.doctor.examination import Check, Finding, Level, NoAnswer, findings_of, wrong
 from supervisor.doctor.interpreter import Program, end_questions, own_interpreter, programs_of
 from supervisor.host.aside import Aside
+from supervisor.host.identity import Identity
 from supervisor.prepare import Prepared, prepare
 from supervisor.protocol.location import Uri
 from supervisor.secret_variables import with_env_files
@@ -169,12 +170,19 @@ def _findings(subject: _Subject) -> Iterator[Finding]:
     if subject.model_dir is not None:
         job = ExaminedJob(subject.model_dir, redact)
         yield from _place_findings(subject.model_dir, job)
-    programs = _programs(subject, job)
-    for program in programs:
-        look = partial(version_check.versions, program)
-        yield from findings_of([Check(version_check.VERSIONS, look, version_check.BOUND)])
     owner = job.owner if job is not None else None
-    for program in programs:
+    for program in _programs(subject, job):
+        yield from _program_findings(program, owner, redact)
+
+
+def _program_findings(
+    program: Program, owner: Identity | None, redact: Callable[[str], str]
+) -> Iterator[Finding]:
+    """Yields the versions of a program, and if its interpreter answers the devices."""
+    look = partial(version_check.versions, program)
+    found = list(findings_of([Check(version_check.VERSIONS, look, version_check.BOUND)]))
+    yield from found
+    if not any(isinstance(each, NoAnswer) for each in found):
         look = partial(device_check.devices, program, owner, redact)
         yield from findings_of([Check(device_check.DEVICES, look, device_check.BOUND)])
 

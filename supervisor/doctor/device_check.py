@@ -62,11 +62,10 @@ def devices(
 ) -> Iterator[Finding]:
     """Yields how jax sees the devices of this host in the interpreter of `program`. `owner` is the
     supervisor of the job, which runs; None: it does not run here."""
-    if not program.words:
-        yield note(DEVICES, "jax is not asked: the program is not started by python")
-        return
     if program.platform == "gpu" and (missing := missing_gpu()) is not None:
         yield wrong(DEVICES, missing)
+    elif not program.words:  # the check of the versions says it
+        return
     elif (why := _in_use(program, owner, redact)) is not None:
         yield why
     else:

@@ -33,7 +33,8 @@ class Finding:
 
 
 class NoAnswer(Finding):
-    """A check that was not finished in time."""
+    """A check that found nothing out, because what it asks does not answer: to ask that again would
+    find no more."""
 
 
 def ok(check: str, text: str) -> Finding:

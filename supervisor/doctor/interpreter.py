@@ -44,6 +44,8 @@ class Program:
     """How many devices it needs on this host; None: not known."""
     is_ours: bool = False
     """Whether it is our trainer."""
+    is_recorded: bool = False
+    """Whether a journal names it: its working directory is not known then."""
 
     def __str__(self) -> str:
         return " ".join(self.words)
@@ -109,6 +111,7 @@ def recorded_programs(config: Sequence[Mapping[str, Any]]) -> Iterator[Program]:
                 platform=devices.get("platform"),
                 num_devices=count if type(count) is int else None,
                 is_ours=command is None,
+                is_recorded=True,
             )
 
 

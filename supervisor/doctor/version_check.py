@@ -12,7 +12,7 @@ from pathlib import Path
 
 import supervisor
 from supervisor import __version__
-from supervisor.doctor.examination import Finding, note, ok, wrong
+from supervisor.doctor.examination import Finding, Level, NoAnswer, note, ok, wrong
 from supervisor.doctor.interpreter import Program, QuestionError, ask
 from supervisor.protocol.reading import read
 
@@ -95,17 +95,17 @@ def versions(program: Program) -> Iterator[Finding]:
     """Yields the versions that `program` would run with, and what does not fit."""
     phases = f"phase {', '.join(map(repr, program.phases))}: " if program.phases else ""
     if not program.words:
-        text = f"{phases}its program is not started by python, so its versions are not known"
-        yield note(VERSIONS, text)
+        text = f"{phases}its program is not started by python, so neither its versions are known"
+        yield note(VERSIONS, f"{text} nor how it sees the devices")
         return
     try:
         found = installed_for(program)
     except QuestionError as error:
-        yield wrong(
-            VERSIONS,
-            f"{phases}{program} does not say what it has: {error}",
-            "name an interpreter that works, as in .venv/bin/python (command.argv)",
-        )
+        level, remedy = Level.WRONG, "name an interpreter that works, as in .venv/bin/python"
+        if program.is_recorded and not Path(program.words[0]).is_absolute():
+            level, remedy = Level.NOTE, "go to the working directory of the job, or give its config"
+        text = f"{phases}{program} does not say what it has: {error}"
+        yield NoAnswer(VERSIONS, level, text, remedy)
         return
     misfits = [*misfitting(found)]
     for text in misfits:

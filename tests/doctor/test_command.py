@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +16,9 @@ from typing import Any
 import pytest
 
 from supervisor.cli.main import main
+from supervisor.doctor.examination import Level
+from supervisor.doctor.interpreter import recorded_programs
+from supervisor.doctor.version_check import versions
 from tests.adapters.test_journal import STORY, tell
 from tests.foreign import fingerprint
 
@@ -136,15 +140,22 @@ def test_a_file_system_that_hangs_is_told(
     (folder / "run").mkdir()
     real = Path.stat
 
+    end = threading.Event()
+
     def hangs(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
         if path.name == "run":
-            raise TimeoutError(110, "no answer within 5 s: does its file system hang?", str(path))
+            end.wait()
         return real(path, follow_symlinks=follow_symlinks)
 
     monkeypatch.setattr(Path, "stat", hangs)
-    code, told = found(capsys, "run")
+    try:
+        code, told = found(capsys, "run")
+    finally:
+        end.set()
     assert code == 1
-    assert texts(told, "disk", "WRONG") == ["run: no answer within 5 s: does its file system hang?"]
+    (text,) = texts(told, "disk", "WRONG")
+    assert text.startswith("run: no answer within 5 s: does its file system hang")
+    assert texts(told, "devices", "ok"), "the other checks are made"
 
 
 @pytest.mark.parametrize(
@@ -181,3 +192,14 @@ def test_few_open_files_are_told_by_a_command_that_has_no_more(tmp_path: Path) -
     assert wrong.startswith("WRONG limits       open files: 64, and a job needs 256")
     assert remedy.lstrip().startswith("what to do: ulimit -n 1024")
     assert done.stdout.splitlines()[-1].startswith("1 thing is wrong")
+
+
+def test_a_recorded_program_is_looked_for_where_it_may_be(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program,) = recorded_programs(
+        [{"trainer": {"name": "a", "init": {}, "command": {"argv": ["bin/python3", "x.py"]}}}]
+    )
+    (told,) = versions(program)
+    assert told.level is Level.NOTE
+    assert "go to the working directory of the job" in told.remedy

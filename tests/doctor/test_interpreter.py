@@ -80,6 +80,7 @@ def test_an_interpreter_that_does_not_start_is_told(words: tuple[str, ...]) -> N
 
 def test_a_program_without_python_is_told() -> None:
     (found,) = versions(Program(("one",), ()))
+    assert list(device_check.devices(Program(("one",), (), platform="cpu"), None, plain)) == []
     assert (found.level, "not started by python" in found.text) == (Level.NOTE, True)
 
 
