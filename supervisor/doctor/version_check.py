@@ -109,7 +109,9 @@ def versions(program: Program) -> Iterator[Finding]:
         return
     misfits = [*misfitting(found)]
     for text in misfits:
-        yield wrong(VERSIONS, f"{phases}{text}", f"{found.at} -m pip install -U 'jax[EXTRA]'")
+        yield wrong(
+            VERSIONS, f"{phases}{text}", f"{found.at} -m pip install -U {_with_extra(found)}"
+        )
     yield from _of_supervise(program, found, phases)
     if not misfits:
         yield ok(VERSIONS, f"{phases}{found}{_tested(found)}")
@@ -126,6 +128,13 @@ def _of_supervise(program: Program, found: Installed, phases: str) -> Iterator[F
         told = f"{phases}supervise {__version__} is made for {text}"
         remedy = f"{found.at} -m pip install -U jax orbax-checkpoint"
         yield (wrong if program.is_ours else note)(VERSIONS, told, remedy)
+
+
+def _with_extra(found: Installed) -> str:
+    """Returns jax as pip is asked for it, with what it has for accelerators there."""
+    extras = {"libtpu": "tpu", "jax-cuda12-plugin": "cuda12", "jax-cuda13-plugin": "cuda13"}
+    named = ",".join(extra for name, extra in extras.items() if name in found.versions)
+    return f"'jax[{named}]'" if named else "jax"
 
 
 def misfitting(found: Installed) -> Iterator[str]:

@@ -54,7 +54,25 @@ def test_what_a_package_needs_is_compared(needs: list[str], jaxlib: str, fits: b
     assert (list(misfitting(found)) == []) is fits
 
 
-def test_the_versions_in_lock_are_those_of_the_lock() -> None:
+@pytest.mark.parametrize(("is_ours", "level"), [(False, Level.NOTE), (True, Level.WRONG)])
+def test_versions_that_are_too_old_or_do_not_fit_are_told(
+    is_ours: bool, level: Level, tmp_path: Path
+) -> None:
+    for name, version, need in (("jax", "0.4.0", "jaxlib>=0.4.0"), ("jaxlib", "0.3.9", "")):
+        info = tmp_path / f"{name}-{version}.dist-info"
+        info.mkdir()
+        needs = f"Requires-Dist: {need}\n" if need else ""
+        head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        (info / "METADATA").write_text(head + needs)
+    words = (sys.executable, "-S")
+    misfit, old = versions(Program((), words, {"PYTHONPATH": str(tmp_path)}, is_ours=is_ours))
+    assert misfit.text == "jax 0.4.0 needs jaxlib >=0.4.0, and 0.3.9 is installed"
+    assert misfit.level is Level.WRONG
+    assert old.text.endswith("is made for jax >=0.10, and 0.4.0 is installed")
+    assert old.level is level
+
+
+def test_the_tested_versions_are_those_of_the_lock() -> None:
     lock = (ROOT / "requirements-run.lock").read_text()
     for python in ("3.11.9", "3.13.0"):
         found = versions_in_lock(python)
