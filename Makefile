@@ -152,7 +152,8 @@ $(DOCS_VENV)/.installed: docs/requirements.lock
 # What the module $(1) prints, in the file $(2): it stays as it was if the module fails.
 printed = $(BIN)/python -m $(1) > $(2).new && mv $(2).new $(2) || { rm -f $(2).new; exit 1; }
 
-# The pages of the reference that the code writes; tests hold them equal to it.
+# The pages of the reference and the scripts of `supervise completion`, which the code writes; tests
+# hold them equal to it.
 pages: install
 	$(call printed,supervisor.narrative.document,docs/reference/events.md)
 	$(call printed,supervisor.history.journal_page,docs/reference/journal.md)
@@ -161,6 +162,7 @@ pages: install
 	$(call printed,supervisor.cli.exit_code_page,docs/reference/exit-codes.md)
 	$(call printed,supervisor.cli.rules_page,docs/reference/rules.md)
 	$(call printed,supervisor.checkpoints.layouts_page,docs/reference/layouts.md)
+	$(BIN)/python -m supervisor.cli.completion_scripts
 	$(BIN)/python -m tests.integrations.table
 	$(BIN)/python -m tests.simulation.table
 

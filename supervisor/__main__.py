@@ -34,6 +34,7 @@ def main() -> int:
     If we are process 1 of a container, an init of our own stays there and this runs in its child.
     """
     complete_streams()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, no child could be waited for
     if os.getpid() == 1:
         stay_behind_as_init()
     for number in _EARLY_SIGNALS:

@@ -11,10 +11,9 @@ import re
 import resource
 import stat
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EPERM, EROFS, ESTALE
+from errno import EACCES
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,19 +37,16 @@ from supervisor.engines.python_program import script_of
 from supervisor.engines.shell_script import shell_script
 from supervisor.files.segments import JOURNAL
 from supervisor.host.notice import Notice
-from supervisor.model_dir_ownership import ModelDirError
+from supervisor.model_dir_check import nearest_existing, why_not_writable, why_refused
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
-from supervisor.protocol import removal
 from supervisor.protocol.location import SCHEMES
 from supervisor.protocol.reading import open_file
-from supervisor.protocol.removal import Place
 from supervisor.protocol.this_machine import missing_gpu
 from supervisor.remote import cache_trust, reach_bucket
 
 _OF_THE_TRAINER = ("jax", "flax", "grain", "optax", "orbax")
 _MAX_FIRST_LINE = 256
-_MAX_NAME = 255
 _SHEBANG = re.compile(rb"#![ \t]*([^ \t\n]+)")
 _SHELL_ONLY = re.compile(r"\|\|?|&&?|;|\d?(?:>>?|<)(?:&\d)?")
 """Words that connect commands or files in a shell."""
@@ -79,6 +75,15 @@ def check(prepared: Prepared, patience: float = 60.0) -> Prerequisites:
         ConfigError: the job can never start here; the error has all problems that were found.
         ModelDirError: model_dir cannot be used now, but perhaps later.
     """
+    problems = problems_beside_model_dir(prepared)
+    problems += _model_dir_problems(prepared, nearest_existing(prepared.job.model_dir))
+    if problems:
+        raise prepared.refusal(problems)
+    return Prerequisites(reach_bucket(prepared.job, patience), cache_trust(prepared.job))
+
+
+def problems_beside_model_dir(prepared: Prepared) -> list[Problem]:
+    """Returns why the job can never be started here, but for what is wrong with its model_dir."""
     problems = [
         prepared.job.problem(index, ("command", *where), message)
         for index, plan in enumerate(prepared.plans)
@@ -90,10 +95,7 @@ def check(prepared: Prepared, patience: float = 60.0) -> Prerequisites:
     problems += _platform_problems(prepared)
     problems += _device_problems(prepared)
     problems += _preemption_problems(prepared, time.time())
-    problems += _model_dir_problems(prepared, _existing(prepared.job.model_dir))
-    if problems:
-        raise prepared.refusal(problems)
-    return Prerequisites(reach_bucket(prepared.job, patience), cache_trust(prepared.job))
+    return problems
 
 
 def _preemption_problems(prepared: Prepared, now: float) -> Iterator[Problem]:
@@ -210,57 +212,23 @@ def make_model_dir(prepared: Prepared) -> None:
     try:
         make_durably(model_dir)
     except OSError as error:
-        problems = list(_refusals(prepared, model_dir, error))
+        why = why_refused(model_dir, model_dir, error)
+        problems = [] if why is None else [_model_dir_problem(prepared, why)]
     else:
         problems = list(_model_dir_problems(prepared, model_dir))
     if problems:
         raise prepared.refusal(problems)
 
 
-def _existing(path: Path) -> Path:
-    """Returns `path`, or its nearest parent that exists."""
-    return next(each for each in (path, *path.parents) if os.path.lexists(each))
-
-
 def _model_dir_problems(prepared: Prepared, folder: Path) -> Iterator[Problem]:
     """Try to make a file in `folder`, which is model_dir or a parent of it; yields the problem."""
-    if any(len(os.fsencode(part)) > _MAX_NAME for part in prepared.job.model_dir.parts):
-        error = OSError(ENAMETOOLONG, os.strerror(ENAMETOOLONG))
-        yield from _refusals(prepared, folder, error)
-        return
-    probe = folder / f".writable.{uuid.uuid4().hex}"
-    try:
-        probe.touch(exist_ok=False)
-        removal.remove_file(Place.PROBE, probe, below=folder)
-    except OSError as error:
-        yield from _refusals(prepared, folder, error)
+    why = why_not_writable(prepared.job.model_dir, folder)
+    if why is not None:
+        yield _model_dir_problem(prepared, why)
 
 
-def _refusals(prepared: Prepared, folder: Path, error: OSError) -> Iterator[Problem]:
-    model_dir = prepared.job.model_dir
-    if error.errno in (EROFS, EIO, ESTALE):
-        raise ModelDirError(f"{model_dir} cannot be written: {error.strerror}") from error
-    if error.errno not in (ENOSPC, EDQUOT):  # a full disk is handled later, when we own model_dir
-        refused = error.errno in (EACCES, EPERM)
-        why = f": {_whose(model_dir)}" if refused else f" ({folder})"
-        message = f"cannot be written: {error.strerror}{why}"
-        yield prepared.job.problem(0, ("init", "model_dir"), message)
-
-
-def _whose(model_dir: Path) -> str:
-    """Returns whose the directory is that we may not write, and what to do. It is `model_dir`, or
-    the one above it in which `model_dir` would be made."""
-    folder, user = _existing(model_dir), os.geteuid()
-    try:
-        status = folder.stat()
-        whose = f"belongs to uid {status.st_uid} (mode {stat.S_IMODE(status.st_mode):o})"
-    except OSError as error:
-        whose = f"cannot be looked at ({error.strerror})"
-    if folder == model_dir:
-        what = f"it {whose}"
-    else:
-        what = f"it is not there, and {folder}, in which it would be made, {whose}"
-    return f"{what}, while supervise runs as uid {user}: give it to that user, or choose another"
+def _model_dir_problem(prepared: Prepared, why: str) -> Problem:
+    return prepared.job.problem(0, ("init", "model_dir"), why)
 
 
 def _program_problems(plan: PhasePlan, config: str) -> Iterator[tuple[Location, str]]:

@@ -21,7 +21,7 @@ from supervisor.preflight import hang_warnings
 from supervisor.prepare import Prepared
 from supervisor.protocol.committed import unmarked_warning
 
-_HOW_TO_KEEP_OUT = (
+HOW_TO_KEEP_OUT = (
     "they can block the job, or make this user read and run their files: take their permissions "
     "away (chown, chmod go-w), or use another model_dir"
 )
@@ -45,7 +45,7 @@ def tell_start(
     for told in (*_bucket(prepared.job), *_chosen(prepared.job)):
         log.say_after_start(told)
     if exposures := find_exposures(prepared.job.model_dir, LOCK, user=os.geteuid()):
-        text = f"others may change the job's files: {', '.join(exposures)}; {_HOW_TO_KEEP_OUT}"
+        text = f"others may change the job's files: {', '.join(exposures)}; {HOW_TO_KEEP_OUT}"
         log.say_after_start(
             Notice("files-exposed", text, place=", ".join(exposures)), level="warning"
         )

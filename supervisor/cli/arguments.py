@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -22,8 +23,8 @@ _Parsed = TypeVar("_Parsed")
 _HINTS = {
     "--aot": "to compile for a TPU that this machine does not have, use `supervise validate --aot "
     "v5e:2x4 trainer.yaml`",
-    "doctor": "to check the accelerators of this machine, use `python -m deploy.acceptance` in a "
-    "checkout; to check a config before it runs, use `supervise validate trainer.yaml`",
+    "--accelerator": "`supervise doctor` looks at all devices; to try each feature on them, use "
+    "`python -m deploy.acceptance` in a checkout",
 }
 """Words that people try on a verb that does not know them, and the hint where to look."""
 
@@ -46,10 +47,46 @@ class Parser(argparse.ArgumentParser):
             message += hint_of_config(self.prog, self._words)
         meant = (word for word in _HINTS if re.search(rf"(?<![\w-]){word}(?!\w)", message))
         message = "; ".join([message, *(_HINTS[word] for word in meant)])
+        message = "; ".join([message, *self._nearest(message)])
         text = without_secrets(Redactor(os.environ).text(message))
         self.exit(ExitCode.USAGE, f"{self.prog}: {text}\n")
 
+    def _nearest(self, message: str) -> list[str]:
+        """Returns what is probably meant by a verb, a choice or options that do not exist; nothing
+        if `message` has another hint already."""
+        found: list[str] = []
+        if match := _INVALID.match(message):
+            choices = (str(one) for action in self._actions for one in action.choices or ())
+            found = _near(match[1], choices)
+        elif _MAY_BE_MISTYPED.search(message) and "; " not in message:
+            known = [each.removeprefix("--") for each in _options(self)]
+            words = (word.partition("=")[0] for word in self._words if word.startswith("--"))
+            for word in (word.removeprefix("--") for word in words):
+                if not any(each.startswith(word) for each in known):
+                    found += (f"--{near}" for near in _near(word, known))
+        return [f"did you mean {', '.join(dict.fromkeys(found))}?"] if found else []
 
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yields the long options of a parser, and of those below it."""
+    for action in parser._actions:
+        yield from (each for each in action.option_strings if each.startswith("--"))
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _options(below)
+
+
+def _near(word: str, known: Iterable[str]) -> list[str]:
+    """Returns the one of `known` that is most like `word`; none if all differ too much."""
+    return difflib.get_close_matches(word, [*known], n=1, cutoff=_CUTOFF)
+
+
+_INVALID = re.compile(r"argument \S+: invalid choice: '([^']*)'")
+_MAY_BE_MISTYPED = re.compile(r"unrecognized arguments:|arguments are required:")
+"""argparse's messages about words that may be options with another spelling."""
+_CUTOFF = 0.65
+"""How alike two words are of which one may be meant for the other: `rnu` and `run`, but not
+`restart` and `repair`."""
 _TAKE_A_COMMAND = ("run", "init")
 """The verbs that take what is behind `--` as words of another program's command line."""
 

@@ -18,7 +18,8 @@ _HEAD = """\
 # Command line
 
 `supervise` has one verb for each task. `supervise --help` lists them, `supervise VERB --help` the options of one.
-`supervise --version` prints the release and a fingerprint of the code that decides, as the journal names it.
+`supervise --version` prints the release and a fingerprint of the code that decides, as the journal names it; and the
+versions of Python, jax, jaxlib and orbax-checkpoint in the environment of supervise.
 `python -m supervisor` is the same command.
 """
 _MORE: Mapping[str, str] = {
@@ -52,6 +53,15 @@ _MORE: Mapping[str, str] = {
     "shell, a `success.step` where nothing tells steps, a command in which a hang cannot be noticed. For our trainer it also "
     "looks at the first record of each data file. At its end is the ladder. `--aot` is for another "
     "machine and looks at nothing of this one; it needs `pip install '.[aot]'`.",
+    "doctor": "Each line is a check: `ok`, `note` (it limits something) or `WRONG` (it would hurt a job), and below it what to do. "
+    "It exits with 1 if something is wrong, else with 0. It looks at limits, signals, the cgroup, the clock, `/dev/null`, "
+    "`/tmp` and libtpu's lock file. Of a config it says what `supervise run` would refuse or warn of. Of a model_dir it looks at "
+    "room, inodes, file system, owner, and whether a file can be written, synced and renamed; in a bucket, whether an object "
+    "can be written and read with its generation. Of a job it says where it stands, and which standby waits.\n\n"
+    "A child process asks the interpreter that would run the program for its versions, and jax for the devices. It computes "
+    "on each of them. It opens no TPU or GPU that another process has open: it names the process instead.\n\n"
+    "It works beside a running job, and what it writes it removes at once. Each check has a time limit. `--json` prints an object "
+    "with `findings`, each with `check`, `level`, `text` and `remedy`. The sentences may change with every version.",
     "schema": "See [config](config.md) for the same as a page.",
     "gang": "The first host starts the head of a Ray cluster and [supervise run](#supervise-run), the others join. Each passes "
     "signals on, waits for hosts that come late, joins again where Ray has ended, leaves no process behind, and ends with the "
@@ -73,6 +83,9 @@ _MORE: Mapping[str, str] = {
     "supervisor looks for requests every 5 s (in a bucket: every minute at most), and ends with 79, so that no service "
     "manager starts it again. The next run of the same command goes on.",
     "quarantine": "A unit is a device, or a host where a phase has several workers.",
+    "completion": "In bash: `source <(supervise completion bash)` in `~/.bashrc`. In zsh: "
+    "`supervise completion zsh > ~/.zsh/completions/_supervise`, with that folder in `fpath` before `compinit`. In fish: "
+    "`supervise completion fish > ~/.config/fish/completions/supervise.fish`. Write the file anew after an upgrade.",
     "repair": "It keeps the damaged file under another name. It does not run while a supervisor owns model_dir (exit code "
     "73).",
 }

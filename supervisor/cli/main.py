@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import signal
 import sys
 from argparse import Action, ArgumentParser, Namespace
@@ -31,6 +32,7 @@ VERBS = (
     "gang",
     "init",
     "validate",
+    "doctor",
     "schema",
     "manifest",
     "provision",
@@ -42,6 +44,7 @@ VERBS = (
     "stop",
     "quarantine",
     "repair",
+    "completion",
 )
 """The verbs in the order of `supervise --help`."""
 
@@ -100,13 +103,18 @@ def _main(argv: Sequence[str], exclusion: Exclusion | None) -> int:
 
 
 class _Version(Action):
-    """Prints the release and the fingerprint of the code that decides. It reads all that code."""
+    """Prints the release with the fingerprint of the code that decides, which it reads, and the
+    versions of Python and of what jax needs. It imports none of them."""
 
     def __call__(self, parser: ArgumentParser, *_: object) -> None:
         """Print the version and exit with 0."""
+        from supervisor.doctor.version_check import installed_here
         from supervisor.history.writer import writer
 
+        found = ", ".join(f"{name} {version}" for name, version in installed_here().items())
         print(f"supervise {writer()}")
+        print(f"python {platform.python_version()} ({sys.executable})")
+        print(f"{found or 'no jax'} (in this environment; a command may have another one)")
         parser.exit()
 
 
@@ -122,7 +130,10 @@ def _parser(verbs: dict[str, Verb]) -> Parser:
         epilog="To begin: supervise run -- python train.py",
     )
     parser.add_argument(
-        "--version", action=_Version, nargs=0, help="show the version, as the journal names it"
+        "--version",
+        action=_Version,
+        nargs=0,
+        help="show the version, as the journal names it, and those of python, jax and orbax",
     )
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     for verb in verbs.values():

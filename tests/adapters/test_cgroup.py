@@ -61,3 +61,40 @@ def _process(root: Path, membership: str, mounts: str) -> Path:
     (process / "cgroup").write_text(membership)
     (process / "mountinfo").write_text(mounts)
     return root / "sys/fs/cgroup"
+
+
+@pytest.mark.parametrize(
+    ("membership", "mounts", "counter", "limits", "expected"),
+    [
+        ("0::/a/b\n", V2, "a/b/memory.events", {"a/b/memory.max": "max", "a/memory.max": "7"}, 7),
+        ("0::/a/b\n", V2, "a/b/memory.events", {"a/b/memory.max": "5", "a/memory.max": "7"}, 5),
+        ("0::/a\n", V2, "a/memory.events", {"a/memory.max": "max"}, None),
+        (
+            "4:memory:/a\n",
+            V1.format(top="/"),
+            "memory/a/memory.oom_control",
+            {"memory/a/memory.limit_in_bytes": "9223372036854771712"},
+            None,
+        ),
+        (
+            "4:memory:/a\n",
+            V1.format(top="/"),
+            "memory/a/memory.oom_control",
+            {"memory/a/memory.limit_in_bytes": "4096"},
+            4096,
+        ),
+    ],
+)
+def test_the_lowest_limit_of_memory_holds(
+    membership: str,
+    mounts: str,
+    counter: str,
+    limits: dict[str, str],
+    expected: int | None,
+    tmp_path: Path,
+) -> None:
+    root = _process(tmp_path, membership, mounts)
+    for name, text in {counter: "oom_kill 0\n", **limits}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    assert OomCounter(77, root=tmp_path).memory_limit == expected

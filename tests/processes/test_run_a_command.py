@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -230,3 +231,15 @@ def test_a_working_directory_that_was_removed_is_told(words: tuple[str, ...]) ->
     assert done.returncode == 64
     assert done.stderr.startswith("supervise: no working directory (No such file or directory)")
     assert done.stderr.count("\n") == 1
+
+
+def test_sigchld_that_is_ignored_breaks_no_job(model_dir: Path) -> None:
+    """Who starts a command may have it ignore SIGCHLD: then the kernel keeps no exit codes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", "run", "--model-dir", model_dir, "--", "/bin/true"],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +78,26 @@ def test_each_attempt_goes_on_in_the_standby_of_the_one_before(
     firsts = [result.rank_log(attempt).split(b"\n")[0].decode() for attempt in (1, 2, 3)]
     assert firsts[0].startswith("False ")
     assert firsts[1:] == [f"True {pids[0]}", f"True {pids[1]}"]
+
+
+def test_doctor_names_it_and_leaves_the_job_as_it_is(
+    start: Start, config: Callable[..., dict[str, Any]], model_dir: Path
+) -> None:
+    running = start(config(WAITS))
+    (worker,) = running.wait_for_event("workers-started")["pids"]
+    waiting = standby_pid(running)
+    argv = [sys.executable, "-m", "supervisor", "doctor", "--json", str(model_dir)]
+    told = subprocess.run(argv, capture_output=True, text=True, check=False)
+    findings = json.loads(told.stdout)["findings"]
+    (one,) = (each["text"] for each in findings if each["check"] == "standby")
+    assert f"pid {waiting} (" in one
+    assert "kind 'imports'" in one
+    assert any("its supervisor runs" in each["text"] for each in findings)
+    os.kill(worker, signal.SIGKILL)
+    result = running.result()
+    assert result.code == 0, result.log + result.err
+    assert result.rank_log(2).startswith(f"True {waiting}\n".encode())
+    assert not result.events("file-restored", "lock-ignored", "file-unwritable")
 
 
 def test_what_a_command_has_set_up_before_python_holds_in_a_standby_too(

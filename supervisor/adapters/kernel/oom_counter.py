@@ -8,11 +8,16 @@ does: it is in `memory.events` in cgroup v2, and in `memory.oom_control` in v1.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from supervisor.host.cgroups import mounted
 
 _ROOT = Path("/")
+
+
+_UNLIMITED = 1 << 60
+"""Bytes: cgroup v1 has a larger number for "no limit"."""
 
 
 class OomCounter:
@@ -27,6 +32,18 @@ class OomCounter:
         """Returns the number of kills since this object was made; None: they are not counted."""
         before, now = self._before, self._read()
         return None if before is None or now is None else max(0, now - before)
+
+    @property
+    def memory_limit(self) -> int | None:
+        """The bytes of memory that the cgroup, or one above it, allows; None: no limit is seen."""
+        folder = self._file.parent if self._file is not None else None
+        found: list[int] = []
+        while folder is not None and folder != folder.parent:
+            for name in ("memory.max", "memory.limit_in_bytes"):
+                with suppress(OSError, ValueError):  # there is none, or it is `max`
+                    found.append(int((folder / name).read_text()))
+            folder = folder.parent
+        return min((limit for limit in found if limit < _UNLIMITED), default=None)
 
     def _read(self) -> int | None:
         if self._file is None:

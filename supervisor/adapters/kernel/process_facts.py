@@ -187,14 +187,21 @@ def programs_below(pid: int) -> list[tuple[int, tree.Stat]]:
     return found
 
 
-def _supervisor(pid: int) -> bytes:
-    """Returns what the environment of a process tells of its supervisor; empty: nothing."""
+def _supervisor(pid: int) -> str | None:
+    """Returns what the environment of a process tells of its supervisor; None: nothing."""
+    return variable_of(pid, LINEAGE)
+
+
+def variable_of(pid: int, name: str) -> str | None:
+    """Returns a variable of the environment that a process was started with; None: it has none, or
+    cannot be looked at."""
     try:
         environ = aside("/proc").ask(lambda: read(Path(f"/proc/{pid}/environ"), _MAX_ENVIRON))
     except OSError:
-        return b""
-    name = f"{LINEAGE}=".encode()
-    return next((one for one in environ.split(b"\0") if one.startswith(name)), b"")
+        return None
+    begin = f"{name}=".encode()
+    found = (each for each in environ.split(b"\0") if each.startswith(begin))
+    return next((each[len(begin) :].decode(errors="replace") for each in found), None)
 
 
 def _is_part(child: int, parent: int) -> bool:
