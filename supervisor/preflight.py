@@ -21,6 +21,8 @@ from pathlib import Path
 from supervisor.adapters.platforms.allocation_end import shown_time
 from supervisor.adapters.platforms.tpu_lock import LOCK
 from supervisor.adapters.stores.lease import LeaseTimes
+from supervisor.adapters.stores.lock import LOCK as LOCK_FILE
+from supervisor.adapters.stores.lock import OWNER, is_foreign_owner_file
 from supervisor.adapters.stores.storage import make_durably
 from supervisor.config import gpus, placeholders, visible_chips
 from supervisor.config.known_programs import is_shell
@@ -36,7 +38,9 @@ from supervisor.engines.holders import lock_in_the_way
 from supervisor.engines.missing_jax import missing_jax
 from supervisor.engines.python_program import script_of
 from supervisor.files.segments import JOURNAL
+from supervisor.guard_keeper import is_foreign_record
 from supervisor.host.notice import Notice
+from supervisor.host.process_record import NAME as PROCESSES
 from supervisor.model_dir_ownership import ModelDirError
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
@@ -227,12 +231,34 @@ def _model_dir_problems(prepared: Prepared, folder: Path) -> Iterator[Problem]:
         error = OSError(ENAMETOOLONG, os.strerror(ENAMETOOLONG))
         yield from _refusals(prepared, folder, error)
         return
+    yield from _foreign_files(prepared)
     probe = folder / f".writable.{uuid.uuid4().hex}"
     try:
         probe.touch(exist_ok=False)
         removal.remove_file(Place.PROBE, probe, below=folder)
     except OSError as error:
         yield from _refusals(prepared, folder, error)
+
+
+def _foreign_files(prepared: Prepared) -> Iterator[Problem]:
+    """Yields a problem for each file in a new model_dir that has the name of one of ours: it is
+    probably the wrong folder. Where a supervisor has run, such a file is renamed later."""
+    model_dir = prepared.job.model_dir
+    if any(os.path.lexists(model_dir / name) for name in (JOURNAL, LOCK_FILE)):
+        return
+    for name, is_foreign in ((OWNER, is_foreign_owner_file), (PROCESSES, is_foreign_record)):
+        try:
+            why = "is not of supervise" if is_foreign(model_dir / name) else ""
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            why = f"cannot be read ({error.strerror})"
+        if why:
+            message = (
+                f"holds {name}, which {why}, and the supervisor needs that name: move the file "
+                "away, or choose another model_dir"
+            )
+            yield prepared.job.problem(0, ("init", "model_dir"), message)
 
 
 def _refusals(prepared: Prepared, folder: Path, error: OSError) -> Iterator[Problem]:
