@@ -12,6 +12,10 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.host.startup import complete_streams, stay_behind_as_init
 
 _STOPPED = b"supervise: stopped by SIGTERM or SIGHUP before anything was started\n"
+_NOT_INTERACTIVE = (
+    b"supervise: PYTHONINSPECT is ignored: it would keep Python from ending, here and in the "
+    b"program; set it in trainer.command.env if the program needs it\n"
+)
 _INTERRUPTED = b"supervise: interrupted before anything was started\n"
 _EARLY_SIGNALS = {
     signal.SIGTERM: (ExitCode.DRAINED, _STOPPED),
@@ -35,6 +39,7 @@ def main() -> int:
     """
     complete_streams()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, no child could be waited for
+    _ignore_inspection()
     if os.getpid() == 1:
         stay_behind_as_init()
     for number in _EARLY_SIGNALS:
@@ -49,6 +54,15 @@ def main() -> int:
         if signal.getsignal(number) is _exit_early:
             signal.signal(number, handler)
     return cli.main()
+
+
+def _ignore_inspection() -> None:
+    """If the environment asks for an interactive Python after the end, begin again without: it
+    would print a traceback in place of the exit code."""
+    if os.environ.get("PYTHONINSPECT"):
+        os.write(2, _NOT_INTERACTIVE)
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONINSPECT"}
+        os.execve(sys.executable, sys.orig_argv, env)
 
 
 def _exit_early(number: int, frame: FrameType | None) -> None:

@@ -85,14 +85,27 @@ def _set_aside_foreign_record(path: Path) -> list[Notice]:
     """If `path` is not a process record of ours, rename it so that it is not overwritten; returns
     what a person should know."""
     try:
-        Recorded.from_bytes(reading.read(path))
-    except (reading.UnreadableError, ValueError):
-        moved = removal.rename_foreign(path)
-        text = f"{path} was not ours, or damaged: renamed to {moved.name}"
-        return [Notice("file-set-aside", text, place=str(path))]
+        is_foreign = is_foreign_record(path)
     except OSError:  # there is no such file, or it cannot be read now
-        pass
-    return []
+        return []
+    if not is_foreign:
+        return []
+    moved = removal.rename_foreign(path)
+    text = f"{path} was not ours, or damaged: renamed to {moved.name}"
+    return [Notice("file-set-aside", text, place=str(path))]
+
+
+def is_foreign_record(path: Path) -> bool:
+    """Whether `path` is not a process record of ours, or a damaged one.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read now.
+    """
+    try:
+        Recorded.from_bytes(reading.read(path))
+    except (reading.UnreadableError, ValueError, PermissionError):
+        return True
+    return False
 
 
 def record_and_contain(

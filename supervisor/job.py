@@ -28,7 +28,7 @@ from supervisor.adapters.telling.alive_file import AliveFile
 from supervisor.adapters.telling.runlog import LogFormat, RunLog
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core import cache_trust
-from supervisor.core.changes import Change, changes, refused
+from supervisor.core.changes import Change, changes, computes_something_else, refused
 from supervisor.core.events import (
     Event,
     MaintenanceAnnounced,
@@ -219,7 +219,16 @@ def run_job(
         with stall.watched(reactor, grace, engine.pass_on_sigterm, end_process):
             return _run_to_the_end(
                 runtime,
-                _start_event(job, prepared, host, history.state, clock, unrecorded, once=once),
+                _start_event(
+                    job,
+                    prepared,
+                    host,
+                    history.state,
+                    config_changes,
+                    clock,
+                    unrecorded,
+                    once=once,
+                ),
                 prepared,
                 log,
             )
@@ -440,6 +449,7 @@ def _start_event(
     prepared: Prepared,
     host: ThisHost,
     state: JobState,
+    config_changes: Sequence[Change],
     clock: Clock,
     attempt: int,
     *,
@@ -449,7 +459,15 @@ def _start_event(
     committed = newest_in(host, prepared, phase, state.checkpoints, state.checkpoint_kinds)
     epoch = clock.wall().timestamp() - clock.now()
     return SupervisorStarted(
-        clock.now(), job, prepared.policy, committed, epoch, once, attempt, writer()
+        clock.now(),
+        job,
+        prepared.policy,
+        committed,
+        epoch,
+        once,
+        attempt,
+        writer(),
+        changed=computes_something_else(config_changes, phase),
     )
 
 

@@ -1,13 +1,19 @@
-"""Checks that model_dir can be written, by a file with a random name that is removed at once."""
+"""Checks that model_dir can be written, by a file with a random name that is removed at once, and
+that a new one holds no files of others under our names."""
 
 from __future__ import annotations
 
 import os
 import stat
 import uuid
+from collections.abc import Iterator
 from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EPERM, EROFS, ESTALE
 from pathlib import Path
 
+from supervisor.adapters.stores.lock import LOCK, OWNER, is_foreign_owner_file
+from supervisor.files.segments import JOURNAL
+from supervisor.guard_keeper import is_foreign_record
+from supervisor.host.process_record import NAME as PROCESSES
 from supervisor.model_dir_ownership import ModelDirError
 from supervisor.protocol import removal
 from supervisor.protocol.removal import Place
@@ -72,3 +78,22 @@ def _whose(model_dir: Path) -> str:
     else:
         what = f"it is not there, and {folder}, in which it would be made, {whose}"
     return f"{what}, while supervise runs as uid {user}: give it to that user, or choose another"
+
+
+def foreign_files(model_dir: Path) -> Iterator[str]:
+    """Yields why a new model_dir is probably the wrong folder: a file there has the name of one of
+    ours. Where a supervisor has run, such a file is renamed later."""
+    if any(os.path.lexists(model_dir / name) for name in (JOURNAL, LOCK)):
+        return
+    for name, is_foreign in ((OWNER, is_foreign_owner_file), (PROCESSES, is_foreign_record)):
+        try:
+            why = "is not of supervise" if is_foreign(model_dir / name) else ""
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            why = f"cannot be read ({error.strerror})"
+        if why:
+            yield (
+                f"holds {name}, which {why}, and the supervisor needs that name: move the file "
+                "away, or choose another model_dir"
+            )

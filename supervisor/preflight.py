@@ -37,7 +37,12 @@ from supervisor.engines.python_program import script_of
 from supervisor.engines.shell_script import shell_script
 from supervisor.files.segments import JOURNAL
 from supervisor.host.notice import Notice
-from supervisor.model_dir_check import nearest_existing, why_not_writable, why_refused
+from supervisor.model_dir_check import (
+    foreign_files,
+    nearest_existing,
+    why_not_writable,
+    why_refused,
+)
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
 from supervisor.protocol.location import SCHEMES
@@ -223,8 +228,8 @@ def make_model_dir(prepared: Prepared) -> None:
 def _model_dir_problems(prepared: Prepared, folder: Path) -> Iterator[Problem]:
     """Try to make a file in `folder`, which is model_dir or a parent of it; yields the problem."""
     why = why_not_writable(prepared.job.model_dir, folder)
-    if why is not None:
-        yield _model_dir_problem(prepared, why)
+    for each in foreign_files(prepared.job.model_dir) if why is None else (why,):
+        yield _model_dir_problem(prepared, each)
 
 
 def _model_dir_problem(prepared: Prepared, why: str) -> Problem:

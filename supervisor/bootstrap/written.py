@@ -2,9 +2,9 @@
 
 Python tells an audit hook of every directory that is made, every file that is opened for writing
 and every rename. The names of checkpoints end with their step (`300`, `step_300`, `ckpt-300.pt`),
-so a path with such a name is reported, once for each directory and kind of name. A kind is told
-apart by all but its last number; of kinds that only other numbers tell apart (`seed1_step_300`), a
-few are reported. It proves to the
+or have it before a word and a suffix (`model_300_best.pkl`). A path with such a name is reported,
+once for each directory and kind of name. A kind is told apart by all but its last number; of kinds
+that only other numbers tell apart (`seed1_step_300`), a few are reported. A report proves to the
 supervisor that this job writes there, and not another one beside it. The supervisor finds out what
 is committed.
 
@@ -31,7 +31,8 @@ _MAX_DIRECTORIES = 64
 _MAX_KINDS, _MAX_NUMBERS = 12, 4
 """The most directories, kinds of names in each, numbers apart, and numbers of such a kind that are
 reported: a program may write its cache to thousands of files with a hash for a name."""
-_DIGITS = {ord(digit): None for digit in "0123456789"}
+_STEP = "0123456789"
+_DIGITS = {ord(digit): None for digit in _STEP}
 _MAX_FOLDERS = 64
 """The most folders that are reported because the program makes them."""
 _MAX_LINE = 4096
@@ -120,7 +121,7 @@ class WrittenPaths:
         folder, kind = text.rpartition("/")[0], name.translate(_DIGITS)
         if self._is_told(folder, kind, before) or not self._is_here():
             return
-        if text.isprintable() and len(line := _line(text)) <= _MAX_LINE and self._say(line):
+        if len(line := _line(text)) <= _MAX_LINE and self._say(line):
             self._known.setdefault(folder, {}).setdefault(kind, set()).add(before)
 
     def _is_told(self, folder: str, kind: str, before: str) -> bool:
@@ -138,22 +139,33 @@ class WrittenPaths:
         is_hidden = name.startswith((".", "__"))
         if is_hidden or folder in self._made or len(self._made) >= _MAX_FOLDERS:
             return
-        is_printable = folder.isprintable() and len(line := _line(folder)) <= _MAX_LINE
-        if is_printable and self._is_here() and self._say(line):
+        if len(line := _line(folder)) <= _MAX_LINE and self._is_here() and self._say(line):
             self._made.add(folder)
 
 
 def _before_the_step(name: str) -> str | None:
-    """Return what stands before the number with which `name` ends before its last dot, or before
-    its first one; None: it does not end so."""
-    for stem in (name.rpartition(".")[0], name.partition(".")[0]):
-        if stem[-1:].isdigit():
-            return stem.rstrip("0123456789")
+    """Return what stands before the number that may be the step; None: there is none.
+
+    That is the number with which `name` ends before its last dot, or before its first one; else the
+    last one before the last dot that neither a letter nor a digit follows.
+    """
+    stem = name.rpartition(".")[0]
+    for end in (stem, name.partition(".")[0]):
+        if end and end[-1] in _STEP:
+            return end.rstrip(_STEP)
+    for at in range(len(stem) - 1, 0, -1):
+        if stem[at - 1] in _STEP and not stem[at].isalnum():
+            return stem[:at].rstrip(_STEP)
     return None
 
 
 def _line(path: str) -> bytes:
     """Returns the message `wrote` of the worker protocol. `json` would slow down the start of a
-    program; a printable text needs no more than this."""
+    program. A byte that is no UTF-8 is half of a surrogate pair in `path`."""
     quoted = path.replace("\\", "\\\\").replace('"', '\\"')
+    if not quoted.isprintable():
+        quoted = "".join(
+            f"\\u{ord(char):04x}" if char < " " or "\ud800" <= char <= "\udfff" else char
+            for char in quoted
+        )
     return b'{"v":1,"kind":"wrote","path":"%s"}\n' % quoted.encode()

@@ -27,6 +27,12 @@ _BEFORE_RUNNING_AGAIN = (
     "the same command would begin a new job now: first move model_dir, with its journal, back, or "
     "set model_dir to its new place"
 )
+_NO_THREAD = "can't start new thread"
+_NO_MEMORY = (
+    "no thread can be started, or no memory be had, so no job can run: raise the limit "
+    "(`ulimit -v` for memory, `ulimit -u` or the container's pids.max for processes and threads), "
+    "then run the same command again to resume"
+)
 _HEAD = f"Written by `supervise run --save-config` from a command.\n{PATHS_BEGIN}"
 
 
@@ -85,13 +91,7 @@ def run(options: Namespace) -> int:
     redactor = prepared.redactor(os.environ)
     redact_tracebacks(redactor.text)
     try:
-        code = run_job(
-            prepared,
-            options.log_format,
-            options.exclusion,
-            once=options.once,
-            alive_file=options.alive_file,
-        )
+        code = _run_within_limits(prepared, options)
     except (LockHeldError, LeaseHeldError, LeaseTakenError) as error:
         code = complain(ExitCode.OWNED, redactor.text(str(error)))
     except (GuardStartError, NoClusterError) as error:
@@ -107,6 +107,22 @@ def run(options: Namespace) -> int:
         text = redactor.text(f"{error}; run the same command again to resume")
         code = complain(ExitCode.CANNOT_WRITE, text)
     return prepared.job.exit_codes.get(code, code)
+
+
+def _run_within_limits(prepared: Prepared, options: Namespace) -> int:
+    """Run the job; returns its exit code, also where no thread can be started."""
+    try:
+        return run_job(
+            prepared,
+            options.log_format,
+            options.exclusion,
+            once=options.once,
+            alive_file=options.alive_file,
+        )
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and _NO_THREAD not in str(error):
+            raise
+        return complain(ExitCode.CANNOT_WRITE, _NO_MEMORY)
 
 
 def _save(prepared: Prepared, path: Path) -> int:

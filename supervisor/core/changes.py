@@ -32,6 +32,8 @@ _COMPUTES_NOTHING: tuple[Location, ...] = (
     ("init", "limits"),
     ("faults",),
 )
+_TELL_OF_IT: tuple[Location, ...] = (("command", "success"), ("command", "progress"))
+"""Keys that say how a command is understood, not what it does."""
 _TARGETS: tuple[Location, ...] = (
     ("init", "loop", "max_steps"),
     ("command", "success", "step"),
@@ -129,6 +131,16 @@ def refused(
                 change.phase,
                 f"{change}: the checkpoint of step {step} does not fit it; {_REMEDY}",
             )
+
+
+def computes_something_else(found: Sequence[Change], phase: int) -> bool:
+    """Whether one of the changes is to what `phase` computes."""
+    return any(
+        change.phase == phase
+        and change.key not in _TARGETS
+        and not _under(change.key, (*_COMPUTES_NOTHING, *_TELL_OF_IT))
+        for change in found
+    )
 
 
 def _makes_unusable(change: Change) -> bool:

@@ -48,6 +48,9 @@ class SupervisorStarted:
     looked for."""
     version: str = ""
     """The version of supervise, with the fingerprint of the code that decides."""
+    changed: bool = False
+    """Whether the phase that the job is in computes something else than in the last attempt: how
+    that one ended says nothing of it. Older journals lack this field."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def supervisor_started(
         )
     match state.doing:
         case Launching() | Running() | Stopping() | Lingering() | Killing() as group:
-            return _recovered(state, group, drained, event.at, policy)
+            return _recovered(state, group, drained or event.changed, event.at, policy)
         case Probing(reason=reason, suspicion=suspicion):
             return probe(state, reason, event.at, policy, suspicion=suspicion)
         case Waiting(reason=reason):
@@ -135,13 +135,14 @@ def _reopened(state: JobState, end: Succeeded, at: float, policy: RestartPolicy)
 
 
 def _recovered(
-    state: JobState, group: Alive, drained: bool, at: float, policy: RestartPolicy
+    state: JobState, group: Alive, abandoned: bool, at: float, policy: RestartPolicy
 ) -> StepResult:
-    """Kill the group that the last supervisor left; charge its end only if it ended by itself."""
+    """Kill the group that the last supervisor left; its end counts only if it ended by itself, and
+    is not `abandoned`: it was drained, or ran something else than the config asks for by now."""
     workers = workers_of(group)
     lingered = isinstance(group.was if isinstance(group, Killing) else group, Lingering)
     ended = workers is not None and (
         (workers.all_ended and not lingered) or some_failed(workers.exits, state, policy)
     )
     reason = "the supervisor of this attempt ended before it did"
-    return kill(state, group, at, reason, policy, abandoned=drained or not ended)
+    return kill(state, group, at, reason, policy, abandoned=abandoned or not ended)

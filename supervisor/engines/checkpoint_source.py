@@ -33,7 +33,7 @@ from supervisor.protocol.location import Uri
 from supervisor.protocol.this_machine import is_posix
 
 _MAX_TOLD = 10
-"""Most unusable files that people are told of, for one watch."""
+"""Most unusable files that people are told of, for one directory."""
 _BOUND = 20.0
 """Most seconds for a request to the bucket. The main loop waits for some requests, but only while
 there is no worker that it might have to stop."""
@@ -197,14 +197,14 @@ def watch(
 
     In a directory it also finds new steps below the newest one, for `on_lower` (see `lower_steps`),
     and unusable files with the name of a checkpoint's marker or metadata. `on_error` gets each of
-    them once, at most ten in all.
+    them once, at most ten in all, whatever number of attempts looks there.
     """
     if not isinstance(place, Path):
         objects = _objects(place)
         look = partial(bucket_checkpoints.newest_saved, objects, own)
         poller = CheckpointPoller(place, look, on_commit, on_error, BUCKET)
         return PlaceWatcher(poller, lambda closed: ())
-    directory, told = place, set[str]()
+    directory, told = place, _TOLD.setdefault(place, set())
     steps, lower = _closed_steps(place, own), LowerSteps(place, own, time.time())
     has_begun = goes_on
     proven = partial(steps.proves_now, workers=workers)
@@ -244,6 +244,10 @@ def watch(
 
 _CLOSED: dict[tuple[Path, OwnNames | None], ClosedSteps] = {}
 """What is known of the steps of each directory, for all attempts."""
+
+
+_TOLD: dict[Path, set[str]] = {}
+"""What was told of unusable files in each directory, for all attempts."""
 
 
 def _closed_steps(place: Path, own: OwnNames | None) -> ClosedSteps:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,6 @@ MAX_STEP = 2**62
 MAX_NOTICE = 2000
 """Most characters of a notice that are sent. The log shows fewer: the supervisor redacts a notice
 before it shortens it (`supervisor.engines.hearing`)."""
-_MAX_PATH = 1000
 _MAX_WIDE_NOTICE = 300
 """Most characters of a notice that is too long for a line. JSON escapes some characters as two
 surrogates, which take twelve bytes."""
@@ -366,6 +366,18 @@ def _text(body: dict[str, Any], name: str, limit: int = _MAX_TEXT) -> str:
     return printable(keep_beginning(value, limit))
 
 
+def _path(body: dict[str, Any]) -> str:
+    """Return a path as the system has it: what shows it to people makes it printable."""
+    value = body.get("path", "")
+    if not isinstance(value, str) or "\0" in value:
+        raise ProtocolError("path is not a path")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        raise ProtocolError("path is not a path") from None
+    return value
+
+
 def _code(body: dict[str, Any]) -> str:
     code = _text(body, "code")
     return code if _CODE.fullmatch(code) else ""
@@ -422,7 +434,7 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "notice": lambda body: NoticeMessage(
         _text(body, "text", MAX_NOTICE), _code(body), _step(body, optional=True)
     ),
-    "wrote": lambda body: WroteMessage(_text(body, "path", _MAX_PATH)),
+    "wrote": lambda body: WroteMessage(_path(body)),
     "host_time": lambda body: HostTimeMessage(
         _seconds(body), _seconds({"seconds": body.get("step_seconds")})
     ),

@@ -210,7 +210,7 @@ def test_a_lost_owner_file_is_written_again(tmp_path: Path, content: str | None)
     assert told(tmp_path) == before
 
 
-@pytest.mark.parametrize("content", [b"{}", b"my notes", b'{"name": "mine"}', b"\xff"])
+@pytest.mark.parametrize("content", [b"{}", b"my notes", b'{"epoch": 3}', b"\xff"])
 def test_somebody_elses_file_under_the_name_of_the_owners_is_kept(
     tmp_path: Path, content: bytes
 ) -> None:

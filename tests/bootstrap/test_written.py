@@ -40,6 +40,12 @@ class Told:
         ("os.rename", ("/out/x", b"/out/12/", -1, -1)),
         ("open", ("/out/ckpt-12.pt", "wb", WRITES)),
         ("open", (Path("/out/model.epoch-3.keras"), None, WRITES)),
+        ("open", ("/out/model_5_best.pkl", "wb", WRITES)),
+        ("os.rename", ("/out/x", "/out/ckpt_a_step5-last.v2.pt", -1, -1)),
+        ("os.mkdir", ("/out/a\nb\x1b/12", 511, -1)),
+        ("os.mkdir", ("/out/a\nb", 511, -1)),
+        ("open", (b"/out/\xff\xc3/ckpt_\xfe_5.pkl", "wb", WRITES)),
+        ("open", ("/out/\N{PILE OF POO}\U000e0001/5", "wb", WRITES)),
     ],
 )
 def test_what_may_be_a_checkpoint_is_reported(event: str, arguments: tuple[object, ...]) -> None:
@@ -58,7 +64,10 @@ def test_what_may_be_a_checkpoint_is_reported(event: str, arguments: tuple[objec
         ("open", (3, "w", WRITES)),
         ("open", ("a program's own event",)),
         ("os.mkdir", ()),
-        ("os.mkdir", ("/out/\n12",)),
+        ("open", ("/out/model_best.pkl", "wb", WRITES)),
+        ("open", ("/out/a1b2c.pkl", "wb", WRITES)),
+        ("open", ("/out/model_\u0665.pkl", "wb", WRITES)),
+        ("open", ("/out/", "wb", WRITES)),
         ("import", ("x12", None, None, None, None)),
     ],
 )
@@ -91,6 +100,14 @@ def test_names_that_another_number_tells_apart_are_reported_and_few_are() -> Non
         "/out/last_0",
         *(f"/out/seed{seed}_step0.npz" for seed in range(1, 4)),
     ]
+
+
+def test_names_with_a_word_behind_the_step_are_one_kind() -> None:
+    told = Told()
+    for step in range(300):
+        told.hook("open", (f"/out/model_{step}_best.pkl", "wb", WRITES))
+        told.hook("open", (f"/out/seed2_{step}_best.pkl", "wb", WRITES))
+    assert told.paths == ["/out/model_0_best.pkl", "/out/seed2_0_best.pkl"]
 
 
 def test_a_folder_that_the_program_makes_is_reported_once() -> None:

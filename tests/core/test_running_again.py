@@ -161,6 +161,25 @@ def test_after_a_failure_for_good_counts_start_at_zero_and_attempts_go_on(
     assert history.starts_decided[-1] == attempts + 1
 
 
+@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize("changed", [False, True])
+def test_how_an_attempt_of_another_command_ended_says_nothing(code: int, *, changed: bool) -> None:
+    """The last supervisor ended before it had judged the attempt."""
+    history = started(policy(restarts=1))
+    history.runs()
+    history.ends(WorkerExit(0, code=code))
+    event = SupervisorStarted(history.now, "job", history.policy, None, once=False, changed=changed)
+    history.happens(event)
+    history.gone(None if code == 0 else RETRY)
+    if changed:
+        assert history.starts_decided == [1, 2]
+        assert history.state.budget.restarts == 0
+    elif code == 0:
+        assert history.finish is not None
+    else:
+        assert history.state.budget.restarts == 1
+
+
 def test_after_an_interruption_counts_are_kept() -> None:
     history = started()
     history.fails()

@@ -514,6 +514,56 @@ def test_a_program_that_begins_anew_makes_no_progress_by_its_epochs(
     assert result.attempts == 3
 
 
+WORDS_BEHIND = """
+import os, pickle, signal, sys, time
+from pathlib import Path
+
+done = [int(each.name.split("_")[1]) for each in Path().glob("model_*_best.pkl")]
+step = max(done, default=0) + 1
+if step < 5:
+    Path(f"model_{step}_best.pkl").write_bytes(pickle.dumps({"step": step}))
+    time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_word_behind_the_step_in_a_folder_that_others_share(start: Start, here: Path) -> None:
+    (here / "best.py").write_text(WORDS_BEHIND)
+    result = start(job(sys.executable, "best.py", restarts=1)).result()
+    assert result.code == 0, result.log
+    ended = [each["newest_committed_step"] for each in result.events("attempt-ended")]
+    assert ended == [1, 2, 3, 4, 4]
+
+
+ODD_FOLDERS = """
+import os, pickle, signal, sys, time
+
+out = os.path.join(bytes.fromhex(sys.argv[1]), b"checkpoints")
+os.makedirs(out, exist_ok=True)
+step = max([int(each[5:-4]) for each in os.listdir(out)], default=0) + 1
+if step < 4:
+    with open(os.path.join(out, b"step_%d.pkl" % step), "wb") as save:
+        pickle.dump({"step": step}, save)
+    time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("name", [b"a\nb", b"a\xffb", b"a\x1b[31mb"])
+def test_a_folder_whose_name_cannot_be_printed_hides_no_progress(
+    start: Start, here: Path, name: bytes
+) -> None:
+    (here / "odd.py").write_text(ODD_FOLDERS)
+    config = job(sys.executable, "odd.py", name.hex(), restarts=1)
+    result = start(config).result()
+    assert result.code == 0, result.log
+    ended = [each["newest_committed_step"] for each in result.events("attempt-ended")]
+    assert ended == [1, 2, 3, 3]
+    assert result.event("checkpoints-found")["place"].isprintable()
+    assert all(line.isprintable() for line in result.log.splitlines())
+    assert start(config).result().code == 0
+
+
 @pytest.mark.parametrize("folder", ["run/checkpoints", "out"])
 @pytest.mark.parametrize("name", ["ckpt_%Y%m%d%H%M%S.pkl", "ckpt_%s.pkl"])
 def test_a_time_in_a_name_is_no_step(start: Start, here: Path, folder: str, name: str) -> None:

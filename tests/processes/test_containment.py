@@ -263,7 +263,7 @@ def recorded_session(model_dir: Path, pid: int, prefix: tuple[str, ...]) -> bool
 def test_somebody_elses_files_under_our_names_are_kept(
     supervise: Supervise, model_dir: Path
 ) -> None:
-    model_dir.mkdir()
+    assert supervise(command_config(model_dir)).code == 0
     for name in (NAME, ".supervisor.json"):
         (model_dir / name).write_text("mine\n")
     for _ in range(2):
@@ -273,6 +273,22 @@ def test_somebody_elses_files_under_our_names_are_kept(
         assert (model_dir / f"{name}.foreign-1").read_text() == "mine\n"
         assert not (model_dir / f"{name}.foreign-2").exists()
         assert (model_dir / f"{name}.foreign-1").exists()
+
+
+@pytest.mark.parametrize("name", [NAME, ".supervisor.json"])
+@pytest.mark.parametrize("text", ["mine\n", '{"epoch": 3, "loss": 1.5}\n'])
+def test_a_folder_with_somebody_elses_files_is_no_new_model_dir(
+    supervise: Supervise, model_dir: Path, name: str, text: str
+) -> None:
+    model_dir.mkdir()
+    (model_dir / name).write_text(text)
+    result = supervise(command_config(model_dir))
+    assert result.code == 78
+    assert f"holds {name}, which is not of supervise" in result.err
+    assert "move the file away, or choose another model_dir" in result.err
+    assert {each.name: each.read_text() for each in model_dir.iterdir()} == {name: text}
+    (model_dir / name).unlink()
+    assert supervise(command_config(model_dir)).code == 0
 
 
 @pytest.mark.parametrize("mode", [None, 0o644])

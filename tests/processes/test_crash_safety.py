@@ -6,10 +6,12 @@ import json
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -110,6 +112,24 @@ def test_a_hundred_kills_at_any_moment(supervise: Supervise, tmp_path: Path) -> 
     command["argv"] = [target if argument == "100000" else argument for argument in command["argv"]]
     command["success"]["step"] = int(target)
     assert supervise(config).code == 0
+
+
+def test_a_changed_command_runs_where_the_record_of_a_success_is_torn(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    def command(text: str) -> dict[str, Any]:
+        config = command_config(model_dir)
+        config["trainer"]["command"]["argv"] = [sys.executable, "-c", f"print({text!r})"]
+        return config
+
+    assert supervise(command("first")).code == 0
+    journal = model_dir / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-10])
+    same = supervise(command("first"))
+    assert (same.code, same.attempts) == (0, 1), "it did run"
+    journal.write_bytes(journal.read_bytes()[:-10])
+    assert supervise(command("second")).code == 0
+    assert any("second" in log.read_text() for log in model_dir.rglob("rank0.log"))
 
 
 def test_a_torn_line_is_cut_off_kept_and_told(supervise: Supervise, model_dir: Path) -> None:

@@ -121,6 +121,8 @@ def test_such_a_job_runs_to_its_end(supervise: Supervise, model_dir: Path) -> No
         plant(model_dir / "checkpoints" / str(7 + number), "_CHECKPOINT_METADATA", kind)
     result = supervise(hostile_records(model_dir))
     assert (result.code, result.attempts) == (0, 5), result.err
+    refused = [told["reason"] for told in result.events("checkpoint-refused")]
+    assert len(refused) == len(set(refused)) == 2, "each is told once, not once for each attempt"
 
 
 @pytest.mark.parametrize("kind", [fifo, zeros, deep, digits])

@@ -111,13 +111,15 @@ class DirectoryLock:
         Raises:
             OSError: it cannot be written. The lock holds without it.
         """
+        owner_file, foreign = self._directory / OWNER, None
+        with contextlib.suppress(FileNotFoundError):
+            if is_foreign_owner_file(owner_file):
+                foreign = removal.rename_foreign(owner_file)
         before = _record(self._directory).get("epoch")
         self._epoch = (before if isinstance(before, int) else 0) + 1
         owner = Identity.of_this_process().to_json()
         told = {"token": token, "epoch": self._epoch, **owner, "since": wall.isoformat()}
         self._written = json.dumps(told).encode()
-        owner_file = self._directory / OWNER
-        foreign = removal.rename_foreign(owner_file) if _is_foreign(owner_file) else None
         self._write(files)
         return foreign
 
@@ -311,15 +313,18 @@ def _record(directory: Path) -> dict[str, Any]:
         return {}
 
 
-def _is_foreign(path: Path) -> bool:
-    """True if `path` is a file that no supervisor can have written."""
+def is_foreign_owner_file(path: Path) -> bool:
+    """True if `path` is a file that no supervisor can have written.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read now.
+    """
     try:
         told = reading.read_object(path)
-    except reading.UnreadableError:
+    except (reading.UnreadableError, PermissionError):
         return True
-    except OSError:  # there is none, or it cannot be read now
-        return False
-    return type(told.get("epoch")) is not int and _identity(told) is None
+    is_left = type(told.get("epoch")) is int and "token" in told
+    return not is_left and _identity(told) is None
 
 
 def _identity(record: dict[str, Any]) -> Identity | None:
