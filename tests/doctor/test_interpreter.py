@@ -148,7 +148,7 @@ def test_who_does_not_answer_is_killed_with_all_that_it_started(tmp_path: Path) 
     before = child_pids()
     with pytest.raises(QuestionError, match="not answered within 1 s"):
         ask(Program((), (str(slow),)), "", 1.0, {})
-    assert child_pids() == before
+    assert child_pids() <= before
     assert eventually(lambda: not psutil.pid_exists(int(told.read_text())))
 
 
