@@ -198,3 +198,8 @@ def test_a_number_that_a_program_varies_does_not_belong_to_the_kind() -> None:
 def test_kinds_of_an_earlier_version_still_count() -> None:
     assert is_of("seed1_step5.npz", ["seed#_step#.npz"])
     assert is_of("c#_5.npz", [kind_of("c#_6.npz")])
+
+
+def test_a_number_in_other_digits_belongs_to_the_kind() -> None:
+    assert kind_of("run\u0665_step_7.pkl") == "run\u0665_step_#.pkl"
+    assert not is_of("run_step_\u0665.pkl", ["run_step_#.pkl"])

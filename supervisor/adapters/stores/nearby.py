@@ -137,12 +137,12 @@ def _told_alike(changed: Mapping[str, float], older: Mapping[str, float]) -> str
 def _has_step(path: str) -> bool:
     """Whether the name of a file has a number in it, or the name of its folder a step."""
     place = Path(path)
-    return any(map(str.isdigit, place.stem)) or step_of(place.parent.name) is not None
+    return re.search("[0-9]", place.stem) is not None or step_of(place.parent.name) is not None
 
 
 def _naming(path: Path) -> str:
     """Returns what to do so that checkpoints with names such as that of `path` count."""
-    number = re.fullmatch(r"([\w.-]*?)\d+([^\W\d]*(?:\.[A-Za-z]\w*)*)", path.name)
+    number = re.fullmatch(r"([\w.-]*?)[0-9]+([^\W\d]*(?:\.[A-Za-z]\w*)*)", path.name)
     is_known = structure_of(path.name, is_folder=False) is not None
     if number is None or is_known or path.is_dir():
         return "save with the step in the name, or describe the names"
