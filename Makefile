@@ -161,6 +161,7 @@ pages: install
 	$(call printed,supervisor.cli.exit_code_page,docs/reference/exit-codes.md)
 	$(call printed,supervisor.cli.rules_page,docs/reference/rules.md)
 	$(call printed,supervisor.checkpoints.layouts_page,docs/reference/layouts.md)
+	$(BIN)/python -m supervisor.cli.cookbook_page docs/cookbook
 	$(BIN)/python -m tests.integrations.table
 	$(BIN)/python -m tests.simulation.table
 

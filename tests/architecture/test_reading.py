@@ -30,6 +30,7 @@ ALLOWED = {
     "supervisor/bootstrap/target.py": "the program itself, to be run",
     "supervisor/bootstrap/sigterm.py": KERNEL,
     "supervisor/bootstrap/start.py": KERNEL,
+    "supervisor/cli/rule_examples.py": OURS,
     "supervisor/cli/schema.py": OURS,
     "supervisor/gang/launcher.py": KERNEL,
     "supervisor/history/writer.py": OURS,
