@@ -163,6 +163,7 @@ pages: install
 	$(call printed,supervisor.cli.rules_page,docs/reference/rules.md)
 	$(call printed,supervisor.checkpoints.layouts_page,docs/reference/layouts.md)
 	$(BIN)/python -m supervisor.cli.completion_scripts
+	$(BIN)/python -m supervisor.cli.cookbook_page docs/cookbook
 	$(BIN)/python -m tests.integrations.table
 	$(BIN)/python -m tests.simulation.table
 

@@ -74,7 +74,8 @@ _MORE: Mapping[str, str] = {
     "command: the slice goes on, and costs money.",
     "classify": "It exits with 0 whatever the verdict is, and with 66 if a log cannot be read. The verdicts are explained "
     "in [rules](rules.md).",
-    "rules": "The same list is the page [rules](rules.md).",
+    "rules": "The same list is the page [rules](rules.md). What it prints about one rule is its page in the "
+    "[cookbook](../cookbook/index.md). `supervise rules hang` and the other codes that the supervisor itself gives work too.",
     "status": "It reads the journal alone, so it also works while the job runs, and on another host that sees model_dir.",
     "jobs": "A job is a folder with a journal. Links are not followed.",
     "logs": "The output stays in model_dir, in the attempt's folder, so this works on each host that "

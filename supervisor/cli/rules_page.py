@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from supervisor.cli.effects import COMPARED, REMEDIES
 from supervisor.cli.explained import verdict_of
-from supervisor.cli.rules import compared, notes
+from supervisor.cli.recipes import notes
+from supervisor.cli.rules import compared
 from supervisor.config.config_page import wrapped
-from supervisor.core.remediation import CAPACITY_WAITS, STORAGE_WAITS
 from supervisor.diagnosis.outcome import Charge
 from supervisor.diagnosis.rules import RULES, Rule
 
@@ -25,8 +26,9 @@ ranks: see [root cause](../explanation/root-cause.md). Then the first rule that 
 rules (`init.autorestart.rules` in the [config](config.md)) come before these: see
 [own rules](../how-to/own-rules.md).
 
-`supervise rules` prints the same list, and `supervise rules NAME` also the types, codes and words that a rule looks
-for. How often each rule was right is in [verdicts](verdicts.md).
+`supervise rules` prints the same list. `supervise rules NAME` prints all about one rule, as its page in the
+[cookbook](../cookbook/index.md) does: an example, what `supervise run` does and what you do, and the types, codes and
+words that it looks for. How often each rule was right is in [verdicts](verdicts.md).
 
 | verdict | what `supervise run` does |
 |---|---|
@@ -37,32 +39,15 @@ for. How often each rule was right is in [verdicts](verdicts.md).
 
 *Compared* says when the same failure, without a new checkpoint between, ends the job although the budget is not spent:
 
-| compared | meaning |
-|---|---|
-| no, ends at once | The first failure ends the job. |
-| yes, the 2nd ends | The second failure that is the same ends the job. |
-| yes | `repeated_failure_limit` failures that are the same end the job: 2 before the first checkpoint, 3 after it. |
-| if it names no peer | As *yes*, unless the error names the task, rank or address that was lost. |
-| no | Only the budget, or the limit of the remedy, ends the job. |
+COMPARED_ROWS
 
 A restart is charged to `max_num_restarts`, or to `max_num_preemptions` where a rule says so.
 """
-_REMEDIES = f"""\
+_REMEDIES = """\
 A *remedy* says how the next attempt differs. The waits are those of the default `backoff`, and stretch with it.
 
 | remedy | the next attempt | until |
-|---|---|---|
-| `less-at-once` | starts as it was; the second time with half the computations in flight and twice the accumulation, if \
-the program offers them | the 3rd time without a new checkpoint, or the 2nd if nothing is offered: 70 |
-| `roll-back` | goes back to the newest checkpoint; if the same step fails twice, its batch is skipped | no batch may be \
-skipped: 70 |
-| `wait` | waits 10 s, also the first time, then 20 s, ... 300 s; run.log says who holds the accelerator | the budget is \
-spent: 76 (69 with `init.provision`, if another machine may help) |
-| `wait-long` | waits 80 s, 160 s, then 300 s each | the budget is spent: 76 |
-| `wait-for-capacity` | waits 40 s, 80 s, ... 300 s; charges nothing | {CAPACITY_WAITS} waits in a row: 69 |
-| `wait-for-storage` | starts at once, then waits 10 s, 20 s, ... 300 s; charges nothing | {STORAGE_WAITS} times in a row \
-without a new checkpoint: 74 |
-"""
+|---|---|---|"""
 
 
 def page() -> str:
@@ -71,8 +56,11 @@ def page() -> str:
 
 
 def _lines() -> Iterator[str]:
-    yield _HEAD
+    rows = "\n".join(f"| {name} | {meaning} |" for name, meaning in COMPARED.items())
+    yield _HEAD.replace("COMPARED_ROWS", f"| compared | meaning |\n|---|---|\n{rows}")
     yield _REMEDIES
+    yield from (f"| `{name}` | {next_} | {until} |" for name, (next_, until) in REMEDIES.items())
+    yield ""
     yield "## All rules\n"
     yield "| order | rule | verdict | compared | cause |"
     yield "|---|---|---|---|---|"
@@ -87,7 +75,8 @@ def _lines() -> Iterator[str]:
 
 def _section(number: int, rule: Rule) -> Iterator[str]:
     yield f"### {rule.name}\n"
-    yield f"Rule {number}: {_text(rule.cause)}.\n"
+    page = f"[all about it](../cookbook/{rule.name}.md)"
+    yield f"Rule {number}: {_text(rule.cause)}. Example and effects: {page}.\n"
     yield f"* **Verdict:** {verdict_of(rule)}; compared: {compared(rule)}"
     if rule.remedy is not None:
         yield f"* **Remedy:** `{rule.remedy}`"

@@ -134,7 +134,8 @@ def failure_line(lines: Sequence[Line], directory: str | None, place: str) -> st
         return None
     parts = [end.text]
     if (failure := end.keys["failure"]) is not None:
-        parts.append(f"root cause: {failure['root_cause']}{_place_text(failure['where'])}")
+        where = _place_text(failure["where"])
+        parts.append(f"root cause: {failure['root_cause']}{where} (rule {failure['rule']!r})")
     parts += [line.text for line in lines if line.event == "advice"]
     if directory is not None:
         parts.append(f"more: {place}/{directory}/{RUN_LOG}")

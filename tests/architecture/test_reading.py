@@ -31,6 +31,7 @@ ALLOWED = {
     "supervisor/bootstrap/sigterm.py": KERNEL,
     "supervisor/bootstrap/start.py": KERNEL,
     "supervisor/cli/completion.py": OURS,
+    "supervisor/cli/rule_examples.py": OURS,
     "supervisor/cli/schema.py": OURS,
     "supervisor/gang/launcher.py": KERNEL,
     "supervisor/history/writer.py": OURS,

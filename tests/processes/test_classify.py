@@ -227,13 +227,42 @@ def test_all_about_one_rule() -> None:
     assert told.startswith(
         f"{[rule.name for rule in RULES].index('sigkill') + 1}. sigkill: POLICY: "
     )
-    for part in ("source:     supervise\n", "compared: ", "signal:     SIGKILL\n", "what to do: "):
-        assert f"   {part}" in told
+    for part in (
+        "   what it means:\n",
+        "   an example (tests/",
+        "   what supervise does:\n      Verdict: POLICY",
+        "   what you do:\n",
+        "      source:     supervise\n",
+        "      compared:   no\n",
+        "      signal:     SIGKILL\n",
+        "   related:\n",
+    ):
+        assert part in told
     (body,) = json.loads(supervise("rules", "--json", "sigkill").stdout)
     assert (body["name"], body["signal"], body["certain"]) == ("sigkill", ["SIGKILL"], False)
+    assert body["does"][0].startswith("Verdict: POLICY")
+    assert body["example"]["ranks"][0]["ended"] == "killed by SIGKILL"
     done = supervise("rules", "sigkil")
     assert (done.returncode, done.stdout) == (64, "")
     assert "no rule is called 'sigkil'; did you mean 'sigkill'?" in done.stderr
+
+
+def test_all_about_a_code_that_the_supervisor_itself_gives() -> None:
+    told = supervise("rules", "hang").stdout
+    assert told.startswith("hang: RESTART: a hang\n")
+    assert "Read the stacks in the attempt's folder" in told
+    (body,) = json.loads(supervise("rules", "--json", "hang").stdout)
+    assert (body["number"], body["failures"][0]["verdict"]) == (None, "RESTART")
+    assert "did you mean 'hang'?" in supervise("rules", "hangs").stderr
+
+
+def test_a_rule_of_a_config_has_no_example(tmp_path: Path) -> None:
+    config = tmp_path / "trainer.yaml"
+    config.write_text(OWN)
+    told = supervise("rules", "--config", config, "flaky").stdout
+    assert "1. flaky: RESTART: the loader\n" in told
+    assert "an example" not in told
+    assert "Wait." in told
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

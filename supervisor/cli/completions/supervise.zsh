@@ -186,7 +186,7 @@ _shtab_supervise_rules_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print JSON, for programs]"
   "--config[a config whose autorestart.rules come first]:trainer.yaml:_files"
-  "(*)::print all about these rules only:"
+  "(*)::print all about these rules only\: what each means, an example, what supervise does, what you do:"
 )
 
 # guard to ensure default positional specs are added only once per session
