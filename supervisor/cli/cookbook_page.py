@@ -29,7 +29,8 @@ A page for each code of a verdict: what it means, an example, what `supervise ru
 
 A verdict names its code: `verdict RESTART (rule 'sigkill')` in run.log and in `supervise status`, `rule` in
 `supervise classify --json` and summary.json, `code` in the [events](../reference/events.md). Without the site,
-`supervise rules sigkill` prints the same text.
+`supervise rules sigkill` prints the same text. `supervise explain` says why this code was the verdict of an attempt of
+your job, and what else could have been.
 
 The order of the rules, and what *compared* means, is in [rules](../reference/rules.md). To judge a failure in another
 way, write [own rules](../how-to/own-rules.md).
@@ -101,7 +102,11 @@ def _page(recipe: Recipe) -> Iterator[str]:
         yield from _example(recipe)
     yield from _section("What supervise does", recipe.does)
     yield from _section("What you do", recipe.advice)
-    yield "Do you doubt the verdict? See [judge a log](../how-to/judge-a-log.md).\n"
+    yield wrapped(
+        "Do you doubt the verdict? `supervise explain` lists every rule that matches in your job, and what would "
+        "change it. Without a job, see [judge a log](../how-to/judge-a-log.md)."
+    )
+    yield ""
     yield "## What it looks for\n"
     yield "````text"
     yield from (f"{name}: {text}" for name, text in recipe.matches)

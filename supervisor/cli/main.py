@@ -37,6 +37,7 @@ VERBS = (
     "classify",
     "rules",
     "status",
+    "explain",
     "jobs",
     "logs",
     "stop",
