@@ -97,10 +97,9 @@ def _seconds(account: Account) -> float | None:
 def _evidence(it: Explained) -> Iterator[str]:
     account, event, failure = it.account, it.account.ended.event, it.account.failure
     for number, ended in enumerate(account.exits):
-        by_us = (
-            "" if number < account.ended_before_kill else ", after the supervisor killed the rest"
-        )
-        yield f"rank {ended.rank}: {ended}{by_us}"
+        was_first = number < account.ended_before_kill
+        late = "" if was_first else ", after the supervisor had decided to kill what was left"
+        yield f"rank {ended.rank}: {ended}{late}"
     if not account.exits:
         yield "the exits of the ranks are not in the journal"
     if failure is not None:

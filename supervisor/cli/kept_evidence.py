@@ -54,7 +54,7 @@ class Kept:
     explanation: Explanation | None = None
     """None: no rule can be tried."""
     logs: list[str] = field(default_factory=list)
-    """The name of each rank's output."""
+    """The name of each rank's output, by the number of the rank."""
     own: OwnRules = field(default_factory=OwnRules)
     missing: list[str] = field(default_factory=list)
     """What is not there any more, or cannot be read, in words."""
@@ -76,10 +76,11 @@ def judged_again(
     kept.own = _own_rules(config, account.ended.before.phase, kept)
     ours = rules_for_jobs_in_a_store(RULES) if isinstance(place, Uri) else RULES
     ranks = tuple(_ranks(account, place, kept))
+    kept.logs = [f"rank{number}.log" for number in range(_world_size(ranks))]
     if not any(rank.output or rank.record for rank in ranks):
         kept.from_journal = True
         ranks = (_rank_of_journal(account, failure),)
-        kept.logs = ["the journal"]
+        kept.logs = ["the journal"] * _world_size(ranks)
     evidence = Evidence(ranks, committed=None, host=_host_facts(failure))
 
     def warn(notice: Notice) -> None:
@@ -91,6 +92,10 @@ def judged_again(
         lambda rules: explain(evidence, _success(account), rules, redact), rules, warn
     )
     return kept
+
+
+def _world_size(ranks: Sequence[RankEvidence]) -> int:
+    return 1 + max((rank.exit.rank for rank in ranks), default=-1)
 
 
 def _success(account: Account) -> Success:
@@ -127,7 +132,6 @@ def _ranks(account: Account, place: Path | Uri, kept: Kept) -> Iterator[RankEvid
     for number, ended in enumerate(account.exits):
         name = f"{folder}/rank{ended.rank}"
         parts = [_content(place, f"{name}.{part}", _MAX_LOG, kept) for part in _PARTS]
-        kept.logs.append(f"{name}.log")
         if not any(part is not None for part in parts):
             kept.missing.append(f"{name}.log")
         yield RankEvidence(

@@ -40,13 +40,17 @@ class Outcome:
     num_devices: int | None = None
     exit_code: int | None = None
     reason: str = ""
+    is_charged_later: bool = False
+    """Whether the failure is charged only if a probe finds the devices well."""
 
     def __str__(self) -> str:
         match self.kind:
             case "end":
                 return f"the job ends with exit code {self.exit_code}: {self.reason}"
+            case "probe" if self.is_charged_later:
+                return "the devices are probed: only if they are well is the failure charged"
             case "probe":
-                return "the devices are probed first: only if they are well it is charged"
+                return f"the devices are probed before attempt {self.attempt}"
             case "wait":
                 return f"the job waits for devices: {self.reason}"
             case "attempt":
@@ -85,7 +89,8 @@ def outcome_of(state: JobState, decisions: tuple[Decision, ...]) -> Outcome:
             case Wait(seconds=seconds, reason=reason):
                 return Outcome("attempt", state.attempt + 1, seconds, reason=reason)
             case ProbeDevices(reason=reason):
-                return Outcome("probe", state.attempt + 1, reason=reason)
+                later = suspicion_of(state) is not None
+                return Outcome("probe", state.attempt + 1, reason=reason, is_charged_later=later)
             case _:
                 pass
     return Outcome("none")
@@ -241,7 +246,7 @@ def _by_repetition(account: Account, failure: Failure) -> Iterator[Alternative]:
         state = replace(_committed(account), budget=budget)
         condition = (
             f"the same failure had come {limit} times without a new checkpoint "
-            f"(it came {max(1, account.repetitions)} of them)"
+            f"(so far: {max(1, account.repetitions)})"
         )
         yield from _Again(account, state).told("repeated", condition, times=limit)
 

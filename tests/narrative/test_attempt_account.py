@@ -182,7 +182,16 @@ def test_a_failure_that_points_at_the_devices_is_settled_by_the_probe() -> None:
     before = account_of(1, history.turns[:-1], None)
     assert before is not None
     assert not before.is_settled
-    assert decided(before).kind == "probe"
+    assert (decided(before).kind, decided(before).is_charged_later) == ("probe", True)
+
+
+def test_a_probe_on_a_smaller_rung_does_not_put_off_the_charge() -> None:
+    history = suspected(bad=(BadUnit("3", "wrong"),))
+    history.fails()
+    it = account(history)
+    assert (it.attempt, it.restarts.charged) == (2, 1)
+    assert (decided(it).kind, decided(it).is_charged_later) == ("probe", False)
+    assert str(decided(it)) == "the devices are probed before attempt 3"
 
 
 def test_a_bad_device_costs_its_rung_and_charges_nothing() -> None:

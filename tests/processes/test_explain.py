@@ -134,6 +134,31 @@ def test_a_hang_is_no_rule_of_the_table(supervise: Supervise, model_dir: Path) -
     assert json.loads(explained("--json", model_dir))["rules"]["explanation"]["changes"] == []
 
 
+def test_the_error_of_a_later_rank_is_found_in_its_own_output(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    code = (
+        "import os, time; rank = int(os.environ['SUPERVISE_RANK']); print('rank', rank)\n"
+        "if rank: raise RuntimeError('bad luck')\n"
+        "time.sleep(60)"
+    )
+    given = config(model_dir, code, max_num_restarts=0)
+    given["trainer"]["init"] |= {"workers": 2, "devices": {"platform": "cpu", "count": 2}}
+    assert supervise(given).code == 70
+    told = explained(model_dir)
+    assert "  rank 1: exit code 1\n  rank 0: killed by SIGKILL, after the supervisor" in told
+    assert "root cause (rank 1): RuntimeError: bad luck" in told
+    assert "1. rank 1 (rank1.log): RuntimeError: bad luck\n" in told
+    body = json.loads(explained("--json", model_dir))
+    assert [each["before_kill"] for each in body["evidence"]["exits"]] == [True, False]
+    for output in model_dir.glob("*_restartable/attempts/0001/rank1.*"):
+        output.unlink()
+    told = explained(model_dir)
+    assert "not there, or not readable: " in told
+    assert "/attempts/0001/rank1.log\n" in told
+    assert "The verdict in the journal counts ('plain-error')" in told
+
+
 def test_the_job_here_is_found(supervise: Supervise, model_dir: Path) -> None:
     assert supervise(config(model_dir, "raise RuntimeError('bad luck')")).code == 70
     told = explained(cwd=model_dir.parent)
