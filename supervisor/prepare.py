@@ -18,6 +18,7 @@ from supervisor.config.feasible_rungs import (
 )
 from supervisor.config.judgement import Remedy
 from supervisor.config.load import Job, load_job
+from supervisor.config.own_rules import RuleConfig
 from supervisor.config.plan import PhasePlan, plan_phases
 from supervisor.config.problems import ConfigError, Problem, key_path, shown
 from supervisor.config.rule_checks import name_of
@@ -67,6 +68,11 @@ class Prepared:
 
 def config_rules(phase: Phase) -> tuple[Rule, ...]:
     """Returns the rules of the phase's config; they are tried before ours."""
+    return rules_of(phase.init.autorestart.rules)
+
+
+def rules_of(configs: Sequence[RuleConfig]) -> tuple[Rule, ...]:
+    """Returns the rules of `autorestart.rules`."""
     free = Remedy.WAIT_FOR_CAPACITY
     return tuple(
         Rule(
@@ -86,7 +92,7 @@ def config_rules(phase: Phase) -> tuple[Rule, ...]:
             remedy=rule.remedy,
             charge=Charge.NOTHING if rule.remedy == free else Charge.RESTARTS,
         )
-        for number, rule in enumerate(phase.init.autorestart.rules, 1)
+        for number, rule in enumerate(configs, 1)
     )
 
 

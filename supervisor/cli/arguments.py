@@ -163,13 +163,17 @@ def add_explaining(parser: Parser) -> None:
     )
 
 
-def add_model_dir(parser: Parser) -> None:
+def add_model_dir(parser: Parser, *, optional: bool = False) -> None:
     """Add the model_dir of a job: a folder, or a place in a bucket."""
+    told = "the directory of the job, or its URI in a bucket"
+    if optional:
+        told += "; default: the job at or below the working directory that was written last"
     parser.add_argument(
         "model_dir",
+        nargs="?" if optional else None,
         type=with_own_message(_place),
         metavar="MODEL_DIR",
-        help="the directory of the job, or its URI in a bucket",
+        help=told,
     )
 
 

@@ -16,7 +16,13 @@ from typing import NamedTuple
 
 from supervisor.adapters.stores.log_input import STDIN, digest_of, is_log
 from supervisor.cli.arguments import Commands, add_explaining, with_own_message
-from supervisor.cli.explained import OwnRules, explanation_body, explanation_lines, own_rules_of
+from supervisor.cli.explained import (
+    OwnRules,
+    comparison,
+    explanation_body,
+    explanation_lines,
+    own_rules_of,
+)
 from supervisor.diagnosis.doubt import doubt
 from supervisor.diagnosis.explanation import explain
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence, WorkerExit
@@ -295,16 +301,7 @@ def _verdict_lines(
     yield f"why:           {failure.reason} (rule {failure.rule!r}{grounds})"
     yield f"what to do:    {failure.advice}"
     if failure.signature is not None:
-        yield f"signature:     {failure.signature} ({_comparison(failure)})"
-
-
-def _comparison(failure: Failure) -> str:
-    """Returns what it means if the same signature comes again."""
-    if failure.is_certain:
-        return "not compared: it ends the job"
-    if failure.compared:
-        return "compared: the same again ends the job (70), see docs/explanation/root-cause.md"
-    return "not compared: it may come again and still pass"
+        yield f"signature:     {failure.signature} ({comparison(failure)})"
 
 
 def _end_lines(rank: RankEvidence, redact: Callable[[str], str]) -> Iterator[str]:

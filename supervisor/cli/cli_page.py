@@ -77,6 +77,11 @@ _MORE: Mapping[str, str] = {
     "rules": "The same list is the page [rules](rules.md). What it prints about one rule is its page in the "
     "[cookbook](../cookbook/index.md). `supervise rules hang` and the other codes that the supervisor itself gives work too.",
     "status": "It reads the journal alone, so it also works while the job runs, and on another host that sees model_dir.",
+    "explain": "It reads the journal, and the output of the attempt where it is kept, also while the job runs and in a bucket. It "
+    "prints how each rank ended, the root cause, every rule that matches in order and why the first one won, what was charged, "
+    "what was decided, and what else could have been: each *if* is decided by the code that decides for a job. "
+    "`supervise explain` alone takes the job at or below the working directory that was written last, `supervise explain 2` "
+    "its second attempt. `supervise rules NAME` says all about the code of the verdict.",
     "jobs": "A job is a folder with a journal. Links are not followed.",
     "logs": "The output stays in model_dir, in the attempt's folder, so this works on each host that "
     "sees it. With `--follow` it ends when no supervisor runs any more.",

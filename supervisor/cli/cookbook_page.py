@@ -29,7 +29,8 @@ A page for each code of a verdict: what it means, an example, what `supervise ru
 
 A verdict names its code: `verdict RESTART (rule 'sigkill')` in run.log and in `supervise status`, `rule` in
 `supervise classify --json` and summary.json, `code` in the [events](../reference/events.md). Without the site,
-`supervise rules sigkill` prints the same text.
+`supervise rules sigkill` prints the same text. `supervise explain` says why this code was the verdict of an attempt of
+your job, and what else could have been.
 
 The order of the rules, and what *compared* means, is in [rules](../reference/rules.md). To judge a failure in another
 way, write [own rules](../how-to/own-rules.md).
@@ -58,13 +59,9 @@ def pages() -> dict[str, str]:
 
 
 def write(folder: Path) -> None:
-    """Write the pages into `folder`, and remove pages there of rules that are no more."""
+    """Write the pages into `folder`. A page of a rule that is no more stays."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = pages()
-    for path in folder.glob("*.md"):
-        if path.name not in found:
-            path.unlink()
-    for name, text in found.items():
+    for name, text in pages().items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
@@ -101,7 +98,11 @@ def _page(recipe: Recipe) -> Iterator[str]:
         yield from _example(recipe)
     yield from _section("What supervise does", recipe.does)
     yield from _section("What you do", recipe.advice)
-    yield "Do you doubt the verdict? See [judge a log](../how-to/judge-a-log.md).\n"
+    yield wrapped(
+        "Do you doubt the verdict? `supervise explain` lists every rule that matches in your job, and what would "
+        "change it. Without a job, see [judge a log](../how-to/judge-a-log.md)."
+    )
+    yield ""
     yield "## What it looks for\n"
     yield "````text"
     yield from (f"{name}: {text}" for name, text in recipe.matches)

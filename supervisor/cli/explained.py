@@ -14,6 +14,7 @@ import yaml
 
 from supervisor.config.load import load_job
 from supervisor.diagnosis.explanation import Candidate, Explanation, Match
+from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.rules import Rule
 from supervisor.prepare import config_rules, places_of_rules
@@ -52,6 +53,13 @@ def explanation_lines(
 ) -> Iterator[str]:
     """Yields the explanation as lines for people."""
     yield ""
+    yield from error_lines(explanation, logs, own)
+    yield ""
+    yield from change_lines(explanation, own, "`--config trainer.yaml` tries it")
+
+
+def error_lines(explanation: Explanation, logs: Sequence[str], own: OwnRules) -> Iterator[str]:
+    """Yields the lines about the errors that were found, each with the rules that match it."""
     yield "errors found, the root cause first:"
     for number, error in enumerate(explanation.errors[:_MAX_SHOWN], 1):
         yield from _error_lines(number, error, logs, own)
@@ -60,8 +68,6 @@ def explanation_lines(
         yield f"not counted: {_rank_prefix(each.rank, logs)}{each.line}"
         yield f"     because {each.why}"
     yield from _more(len(explanation.discarded), "lines that do not count")
-    yield ""
-    yield from _change_lines(explanation, own)
 
 
 def _error_lines(
@@ -103,7 +109,8 @@ def verdict_of(rule: Rule) -> str:
     return "FATAL, certain" if rule.certain else "FATAL, a guess"
 
 
-def _change_lines(explanation: Explanation, own: OwnRules) -> Iterator[str]:
+def change_lines(explanation: Explanation, own: OwnRules, tries: str) -> Iterator[str]:
+    """Yields the lines about what would change the verdict; `tries` says how it can be tried."""
     place = own.place(explanation.errors[0].matches[0].rule)
     if place is not None:
         yield f"you do not agree? Your own rule decided; change it: {place}"
@@ -117,7 +124,7 @@ def _change_lines(explanation: Explanation, own: OwnRules) -> Iterator[str]:
         first, *others = explanation.changes
         yield (
             f"you do not agree? This in your config makes it {_verdict_text(first)} (your rules "
-            "come before ours; `--config trainer.yaml` tries it):"
+            f"come before ours; {tries}):"
         )
         yield from _AT_RULES
         yield f"      - {as_yaml(first)}"
@@ -141,6 +148,15 @@ def as_yaml(rule: dict[str, Any]) -> str:
         rule, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000
     )
     return text.strip()
+
+
+def comparison(failure: Failure) -> str:
+    """Returns what it means if the same signature comes again."""
+    if failure.is_certain:
+        return "not compared: it ends the job"
+    if failure.compared:
+        return "compared: the same again ends the job (70), see docs/explanation/root-cause.md"
+    return "not compared: it may come again and still pass"
 
 
 def explanation_body(explanation: Explanation, own: OwnRules) -> dict[str, Any]:

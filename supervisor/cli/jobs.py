@@ -42,7 +42,7 @@ def run(options: Namespace) -> int:
     if not folder.is_dir():
         return complain(ExitCode.USAGE, f"{folder} is no folder: name the one to search")
     found, code = list[dict[str, Any]](), 0
-    for place in sorted(_jobs_below(folder)):
+    for place in sorted(jobs_below(folder)):
         try:
             job = view(place)
         except NoJobError:
@@ -61,7 +61,7 @@ def run(options: Namespace) -> int:
     return code
 
 
-def _jobs_below(folder: Path) -> Iterator[Path]:
+def jobs_below(folder: Path) -> Iterator[Path]:
     """Yields the model_dirs at and below a folder; links are not followed."""
     for path, folders, files in os.walk(folder):
         place = Path(path)

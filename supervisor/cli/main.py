@@ -39,6 +39,7 @@ VERBS = (
     "classify",
     "rules",
     "status",
+    "explain",
     "jobs",
     "logs",
     "stop",

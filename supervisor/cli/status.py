@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -181,6 +182,7 @@ def _last_end(history: History, state: JobState, place: Path | Uri) -> Iterator[
     grounds = f" ({failure.grounds})" if failure.grounds else ""
     yield f"verdict {failure.verdict}{certainty(failure)} (rule {failure.rule!r}){grounds}"
     yield f"what to do: {failure.advice}"
+    yield f"more: supervise explain {shlex.quote(str(place))}; supervise rules {failure.rule}"
     if (log := _log_of(history, state, failure, place)) is not None:
         yield f"log: {log}"
 

@@ -48,7 +48,7 @@ class AttemptEnd(StrEnum):
     """The attempt was killed because its supervisor had died."""
 
 
-def _end_of(t: Transition, event: WorkersGone) -> AttemptEnd:
+def end_of(t: Transition, event: WorkersGone) -> AttemptEnd:
     """Returns how the attempt of the group that is gone ended; `t` is the transition of `event`."""
     group = t.before.doing
     cause = cause_of(group) if isinstance(group, Alive) else None
@@ -75,7 +75,7 @@ def workers_gone_lines(t: Transition, event: WorkersGone, policy: RestartPolicy)
     if t.before.group is None or t.before.group.attempt != event.attempt:
         return
     event = replace(event, committed=t.before.budget.own(event.committed))
-    newest, end = t.before.newest, _end_of(t, event)
+    newest, end = t.before.newest, end_of(t, event)
     failure = t.after.last_failure if end is AttemptEnd.FAILED else None
     for ended in event.exits[max(len(t.before.group.exits), t.before.group.seen) :]:
         yield rank_ended_line(t, ended)

@@ -19,7 +19,6 @@ MAY_READ_RUN_LOG = {
     "bootstrap/test_supervised.py": (1, INSIDE),
     "chaos/faults.py": (1, LAYOUT),
     "deploy/test_boot_for_real.py": (2, LAYOUT),
-    "processes/test_checkpoints_found.py": (1, LAYOUT),
     "processes/test_crowds.py": (2, FLOOD),
     "processes/test_cut_secrets.py": (6, SUBJECT),
     "processes/test_lumps.py": (1, INSIDE),

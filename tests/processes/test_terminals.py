@@ -335,7 +335,8 @@ def test_a_job_that_fails_says_why_on_standard_error_once(model_dir: Path, tmp_p
     assert done.returncode == 70
     (word,) = done.stderr.splitlines()
     assert word.startswith("supervise: FAILED, exit code 70: ")
-    assert f"root cause: ValueError: bad record 7, at {program}:1; what to do: " in word
+    where = f"at {program}:1 (rule 'program-error')"
+    assert f"root cause: ValueError: bad record 7, {where}; what to do: " in word
     assert Path(word.rpartition("more: ")[2]).is_file()
     done = in_a_shell(f"run {path}", "2>&1")
     assert done.stdout.count("FAILED, exit code 70") == 1, "not doubled where both are one file"

@@ -6,7 +6,7 @@
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
 _shtab_supervise_quarantine_subparsers=(list clear)
-_shtab_supervise_subparsers=(run gang init validate doctor schema manifest provision classify rules status jobs logs stop quarantine repair completion)
+_shtab_supervise_subparsers=(run gang init validate doctor schema manifest provision classify rules status explain jobs logs stop quarantine repair completion)
 
 _shtab_supervise_run_option_strings=(-h --help --set --model-dir --max-restarts --devices --success-step --save-config --once --log-format --alive-file)
 _shtab_supervise_gang_option_strings=(-h --help --set --once --log-format --alive-file --index --head --launch)
@@ -19,6 +19,7 @@ _shtab_supervise_provision_option_strings=(-h --help --dry-run --set)
 _shtab_supervise_classify_option_strings=(-h --help --exit-code --signal --stage --explain --json --config)
 _shtab_supervise_rules_option_strings=(-h --help --json --config)
 _shtab_supervise_status_option_strings=(-h --help --json --exit-code)
+_shtab_supervise_explain_option_strings=(-h --help --json)
 _shtab_supervise_jobs_option_strings=(-h --help --json)
 _shtab_supervise_logs_option_strings=(-h --help --attempt --rank -f --follow)
 _shtab_supervise_stop_option_strings=(-h --help --no-wait)
@@ -46,6 +47,7 @@ _shtab_supervise_classify_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_supervise_classify___config_COMPGEN=_shtab_compgen_files
 _shtab_supervise_rules___config_COMPGEN=_shtab_compgen_files
 _shtab_supervise_status_pos_0_COMPGEN=_shtab_compgen_dirs
+_shtab_supervise_explain_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_jobs_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_logs_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_stop_pos_0_COMPGEN=_shtab_compgen_dirs
@@ -58,7 +60,7 @@ _shtab_supervise_gang___log_format_choices=(text json)
 _shtab_supervise_manifest_pos_0_choices=(slurm jobset kuberay)
 _shtab_supervise_quarantine_pos_0_choices=(list clear)
 _shtab_supervise_completion_pos_0_choices=(bash zsh fish)
-_shtab_supervise_pos_0_choices=(run gang init validate doctor schema manifest provision classify rules status jobs logs stop quarantine repair completion)
+_shtab_supervise_pos_0_choices=(run gang init validate doctor schema manifest provision classify rules status explain jobs logs stop quarantine repair completion)
 
 _shtab_supervise_run_pos_1_nargs='*'
 _shtab_supervise_run__h_nargs=0
@@ -95,6 +97,9 @@ _shtab_supervise_status__h_nargs=0
 _shtab_supervise_status___help_nargs=0
 _shtab_supervise_status___json_nargs=0
 _shtab_supervise_status___exit_code_nargs=0
+_shtab_supervise_explain__h_nargs=0
+_shtab_supervise_explain___help_nargs=0
+_shtab_supervise_explain___json_nargs=0
 _shtab_supervise_jobs__h_nargs=0
 _shtab_supervise_jobs___help_nargs=0
 _shtab_supervise_jobs___json_nargs=0

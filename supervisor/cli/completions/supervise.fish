@@ -50,7 +50,7 @@ function _shtab_supervise_using
   test "$_shtab_supervise_cmdpath" = "$argv"
 end
 
-set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status jobs logs stop quarantine 'quarantine list' 'quarantine clear' repair completion
+set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain jobs logs stop quarantine 'quarantine list' 'quarantine clear' repair completion
 set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --config --devices --exit-code --head --image --index --launch --log-format --max-restarts --model-dir --name --output --rank --save-config --set --signal --stage --success-step
 
 complete -c supervise -e
@@ -130,6 +130,10 @@ complete -c supervise -n '_shtab_supervise_using status' -s h -l help -d 'show t
 complete -c supervise -n '_shtab_supervise_using status' -l json -d 'print one JSON object, for programs'
 complete -c supervise -n '_shtab_supervise_using status' -l exit-code -d 'exit as the job did; 3: it has not ended, 66: there is none'
 complete -c supervise -n '_shtab_supervise_using status; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'
+complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a explain -d 'explain from the journal why an attempt ended as it did'
+complete -c supervise -n '_shtab_supervise_using explain' -s h -l help -d 'show this help message and exit'
+complete -c supervise -n '_shtab_supervise_using explain' -l json -d 'print one JSON object, for programs'
+complete -c supervise -n '_shtab_supervise_using explain; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket; default: the job at or below the working directory that was written last'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a jobs -d 'list the jobs below a folder, and where each stands'
 complete -c supervise -n '_shtab_supervise_using jobs' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using jobs' -l json -d 'print a JSON list, for programs'

@@ -13,6 +13,7 @@ _shtab_supervise_commands() {
     classify:'judge a failure by its logs'
     completion:'print the script that completes verbs and options in a shell'
     doctor:'check this machine, or the place of a job, and say what is wrong'
+    explain:'explain from the journal why an attempt ended as it did'
     gang:'Run a job on all hosts of an allocation (Slurm, JobSet, TPU VMs): start the same command on each.'
     init:'Write a trainer.yaml for a training script: supervise init train.py -- --lr 1e-3. The script is read, and not run.'
     jobs:'list the jobs below a folder, and where each stands'
@@ -78,6 +79,16 @@ _shtab_supervise_doctor_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_supervise_doctor_defaults_added=0
+
+_shtab_supervise_explain_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--json[print one JSON object, for programs]"
+  ":the directory of the job, or its URI in a bucket\; default\: the job at or below the working directory that was written last:_files -/"
+  ":the number of the attempt\; default\: the last one that failed:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_supervise_explain_defaults_added=0
 
 _shtab_supervise_gang_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -268,6 +279,7 @@ _shtab_supervise() {
         classify) _arguments -C -s $_shtab_supervise_classify_options ;;
         completion) _arguments -C -s $_shtab_supervise_completion_options ;;
         doctor) _arguments -C -s $_shtab_supervise_doctor_options ;;
+        explain) _arguments -C -s $_shtab_supervise_explain_options ;;
         gang) _arguments -C -s $_shtab_supervise_gang_options ;;
         init) _arguments -C -s $_shtab_supervise_init_options ;;
         jobs) _arguments -C -s $_shtab_supervise_jobs_options ;;

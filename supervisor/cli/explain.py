@@ -1,0 +1,147 @@
+"""`supervise explain`: why an attempt of a job ended as it did, and what else could have been."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from supervisor.adapters.stores.bucket import bucket
+from supervisor.adapters.stores.journal import FileJournal, JournalError
+from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.cli.arguments import Commands, add_model_dir
+from supervisor.cli.explain_text import Explained, account_body, account_lines
+from supervisor.cli.job_view import JobView, NoJobError, print_line, run_and_report, view
+from supervisor.cli.jobs import jobs_below
+from supervisor.cli.kept_evidence import judged_again
+from supervisor.files.segments import ARCHIVE, JOURNAL
+from supervisor.history.archive import is_segment
+from supervisor.narrative.attempt_account import Account, account_of, last_that_failed
+from supervisor.ports import Transition
+from supervisor.protocol.location import Uri
+
+_HERE = Path()
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the parser of the verb."""
+    parser = commands.add_parser(
+        "explain", help="explain from the journal why an attempt ended as it did"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    add_model_dir(parser, optional=True)
+    parser.add_argument(
+        "attempt",
+        nargs="?",
+        type=int,
+        metavar="ATTEMPT",
+        help="the number of the attempt; default: the last one that failed",
+    )
+
+
+def run(options: Namespace) -> int:
+    """Explain the end of an attempt; returns the exit code."""
+    given: Path | Uri | None = options.model_dir
+    attempt: int | None = options.attempt
+    if attempt is None and _is_a_number(given):  # of an attempt of the job here
+        given, attempt = None, int(str(given))
+    place: Path | Uri = given if given is not None else _HERE
+
+    def show() -> None:
+        chosen = place if given is not None else newest_job(_HERE)
+        found = explained(view(chosen), chosen, attempt)
+        if options.json:
+            print(json.dumps(account_body(found), indent=2, ensure_ascii=False), flush=True)
+        else:
+            for line in account_lines(found):
+                print_line(line)
+
+    return run_and_report(show, place)
+
+
+def _is_a_number(given: Path | Uri | None) -> bool:
+    return isinstance(given, Path) and str(given).isdecimal() and not given.exists()
+
+
+def newest_job(folder: Path) -> Path:
+    """Returns the model_dir at or below `folder` whose journal was written last.
+
+    Raises:
+        NoJobError: there is none.
+    """
+    places = list(jobs_below(folder))
+    if not places:
+        raise NoJobError("no job is here: give the job's model_dir (`supervise jobs` lists them)")
+    return max(places, key=lambda place: (place / JOURNAL).stat().st_mtime)
+
+
+def explained(job: JobView, place: Path | Uri, attempt: int | None) -> Explained:
+    """Returns the explanation of an attempt of the job; None: of the last one that failed.
+
+    Raises:
+        NoJobError: it has no such attempt, or none has failed, or it goes on.
+        JournalError, OSError: older records cannot be read.
+    """
+    account, missing = _account(job, place, attempt)
+    failure = account.failure
+    kept = None
+    if failure is not None:
+        kept = judged_again(account, failure, place, job.history.config)
+    return Explained(job.history.state.job, str(place), account, kept, missing)
+
+
+def _account(job: JobView, place: Path | Uri, attempt: int | None) -> tuple[Account, str]:
+    """Returns the account of the attempt, and which older records could not be read (empty: all
+    that are needed could)."""
+    history = job.history
+    snapshot, recent = history.snapshot, history.transitions
+    known = attempt if attempt is not None else last_that_failed(recent)
+    policy = snapshot.policy if snapshot is not None else None
+    found = account_of(known, recent, policy) if known is not None else None
+    if found is not None and snapshot is not None and not found.version:
+        found = replace(found, version=snapshot.past.version)
+    is_whole = found is not None and found.started is not None
+    if is_whole or snapshot is None or snapshot.archived is None:
+        return _sure(found, job, attempt), ""
+    try:
+        every = list(_all_transitions(job, place))
+    except JournalError as error:
+        return _sure(found, job, attempt), str(error)
+    known = attempt if attempt is not None else last_that_failed(every)
+    found = account_of(known, every, None) if known is not None else None
+    return _sure(found, job, attempt), ""
+
+
+def _sure(found: Account | None, job: JobView, attempt: int | None) -> Account:
+    if found is not None:
+        return found
+    last = job.history.state.attempt
+    if attempt is None:
+        raise NoJobError(f"no attempt of this job has failed ({last} so far)")
+    if attempt == last and job.history.state.exit_code is None:
+        raise NoJobError(
+            f"attempt {attempt} has not ended: `supervise status` says where it stands"
+        )
+    raise NoJobError(f"the journal has no end of attempt {attempt}: attempts are 1 to {last}")
+
+
+def _all_transitions(job: JobView, place: Path | Uri) -> Iterator[Transition]:
+    """Yields all transitions of the job, also those in archived segments.
+
+    Raises:
+        JournalError: a segment is missing, or cannot be read.
+        OSError: the bucket cannot be read.
+    """
+    if isinstance(place, Path):
+        yield from FileJournal(LocalStorage(place)).all_transitions(job.history)
+        return
+    with TemporaryDirectory() as name:
+        folder, objects = Path(name), bucket(place)
+        (folder / ARCHIVE).mkdir()
+        for segment in filter(is_segment, objects.list(ARCHIVE).objects):
+            data = objects.read(f"{ARCHIVE}/{segment}").data
+            (folder / ARCHIVE / segment).write_bytes(data)
+        yield from FileJournal(LocalStorage(folder)).all_transitions(job.history)
