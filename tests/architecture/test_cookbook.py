@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.cookbook_page import pages, write
+from supervisor.cli.cookbook_page import pages
 from supervisor.cli.explained import OwnRules
 from supervisor.cli.recipes import OWN_CODES, Recipe, recipe_of_own
 from supervisor.cli.rules import recipe, recipe_lines
@@ -26,17 +26,10 @@ RECIPES = [
 
 def test_the_pages_are_what_the_module_writes() -> None:
     found = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
-    assert found == pages(), "write them: make pages"
+    assert found == pages(), "write them (make pages), and remove those that are no more"
     assert "$(BIN)/python -m supervisor.cli.cookbook_page docs/cookbook\n" in (
         ROOT / "Makefile"
     ).read_text(encoding="utf-8")
-
-
-def test_a_page_of_a_rule_that_is_no_more_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "gone.md").write_text("# gone\n")
-    (tmp_path / "kept.txt").write_text("no page")
-    write(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {*pages(), "kept.txt"}
 
 
 def test_the_index_names_each_code_once() -> None:
