@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from signal import SIGKILL
 
 from supervisor.adapters.processes.output import OutputReader
 from supervisor.adapters.processes.progress import ProgressPipe
+from supervisor.config.usual_names import final_name
 from supervisor.core.idleness import Activity, Idleness
 from supervisor.core.recovery import began_at
 from supervisor.core.settling import Settling
@@ -15,6 +17,7 @@ from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.engines.handles import Finder, OomKills, Output, Process, Watch
 from supervisor.engines.host_port import Host
 from supervisor.engines.launch import Launch, Start
+from supervisor.protocol.committed import step_of
 from supervisor.protocol.fault_injection import InjectedFault
 from supervisor.protocol.messages import (
     AdjustableMessage,
@@ -35,6 +38,8 @@ from supervisor.protocol.standby import Mode
 
 _STEADY = 3
 """After so many step reports the pipe of a worker is read less often."""
+_MAX_HELPER = 0.5
+"""CPU seconds that a process uses at most that does no work: importing JAX takes more."""
 _MAX_COMMITS = 16
 """How many of its commits are remembered."""
 
@@ -184,8 +189,12 @@ class WorkerGroup:
     lost_guard: bool = False
     """Whether a guard process had died, and workers with it, when the group was killed. A guard
     that is killed because it does not answer does not count: that is later than the kill."""
+    writes_steps: bool = False
+    """Whether a worker itself, not what it has started, was seen to write what may be a step."""
     late: tuple[Survivor, ...] = ()
     """The survivors of successful workers that still ran when the group was killed."""
+    late_are_helpers: bool = False
+    """Whether these are no part of the work, as far as is known."""
     asked_to_stop: bool = False
     is_closed: bool = False
     """Whether the group is over: later messages are dropped."""
@@ -278,6 +287,16 @@ class WorkerGroup:
         self.commits = (*self.commits[1 - _MAX_COMMITS :], step)
         self.first_seen.setdefault(step, at)
 
+    def note_late(self, survivors: Iterable[Survivor]) -> None:
+        """Take note of the `survivors` of successful workers that still run and are to be killed.
+
+        They are helpers if they have done next to nothing since they began, and a worker itself
+        saves steps.
+        """
+        self.late = tuple(each for each in survivors if self.machine.lives(each.pid))
+        used = (self.machine.cpu_seconds(each.pid) for each in self.late)
+        self.late_are_helpers = self.writes_steps and all(each < _MAX_HELPER for each in used)
+
     def look_for_idleness(self, at: float) -> float:
         """Returns for how many seconds all live workers have done nothing."""
         live = tuple(worker.activity() for worker in self.workers if worker.exit is None)
@@ -328,6 +347,7 @@ class WorkerGroup:
         if isinstance(message, SigtermMessage):
             return self._told_to_stop(worker)
         if isinstance(message, WroteMessage):
+            self.writes_steps |= step_of(final_name(PurePath(message.path).name)) is not None
             if self.finder is not None:
                 self.finder.note_written(message.path)
             return False

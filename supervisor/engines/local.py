@@ -271,7 +271,8 @@ class LocalEngine:
         """Kill all that is left of the attempt. Answered by `WorkersGone` once nothing is left.
 
         `exits` is used only for an attempt that an earlier supervisor started: it is all that is
-        known of its end. If a process of `late` still runs, the attempt has failed.
+        known of its end. If a process of `late` still runs that may do the work, the attempt has
+        failed.
 
         Raises:
             UnkillableError: a process does not die.
@@ -281,7 +282,7 @@ class LocalEngine:
         if group is not None and group.launch.attempt != launch.attempt:
             group = None
         if group is not None and group.num_ended_before_kill is None:
-            group.late = tuple(each for each in late if self._machine.lives(each.pid))
+            group.note_late(late)
             group.kill()
 
         def gone() -> None:
@@ -593,6 +594,12 @@ class LocalEngine:
             self._machine, plan, self._notice, closed=closed, all_exited=all_exited
         )
         seen = seen_of(group, exits) if group is not None else Seen()
+        if (
+            group is not None
+            and group.late_are_helpers
+            and committed not in (None, group.committed)
+        ):
+            seen = replace(seen, survivors=())  # the workers themselves have saved new steps
         judge = self._judge
         gone = judge(at, self._machine, launch, exits, seen, committed, self._notice, self._redact)
         trained = self._trained(group, plan, committed) if group is not None else None

@@ -336,6 +336,42 @@ def test_what_a_finished_program_leaves_behind_is_named_and_does_no_harm(
     assert not lives(left)
 
 
+SAVES_AND_LEAVES = """
+import os, pickle, subprocess, sys
+os.makedirs("out", exist_ok=True)
+if "saves" in sys.argv:
+    for step in range(3):
+        with open(f"out/step_{step}.pkl", "wb") as file:
+            pickle.dump(step, file)
+busy = [sys.executable, "-c", "while True: pass"]
+print(subprocess.Popen(busy if "busy" in sys.argv else ["sleep", "3600"]).pid)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["saves"], 0), ([], 70), (["saves", "busy"], 70)], ids=str
+)
+def test_an_idle_helper_of_a_program_that_has_saved_does_no_harm(
+    supervise: Supervise,
+    model_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    code: int,
+) -> None:
+    here = model_dir.parent
+    monkeypatch.chdir(here)
+    (here / "train.py").write_text(SAVES_AND_LEAVES)
+    config = command_config(model_dir)
+    config["trainer"]["command"]["argv"] = [sys.executable, "train.py", *words]
+    config["trainer"]["init"]["checkpoint"] = {}
+    result = supervise(config)
+    assert result.code == code, result.out
+    killed = result.events("workers-killed")
+    assert len(killed) == result.attempts
+    assert (result.attempts == 1) is (code == 0)
+    assert not any(lives(pid) for each in killed for pid in each["pids"])
+
+
 def test_what_ends_soon_after_the_program_is_no_issue(
     supervise: Supervise, model_dir: Path
 ) -> None:
