@@ -207,13 +207,22 @@ def newest_first(steps: Iterable[tuple[int, str, _Place]]) -> list[tuple[int, _P
     Of steps with epochs in their names, the epoch decides first. Between these and others, the step
     of the newest ones decides: nobody knows how their counts compare.
     """
-    every = [(saved_step(step, name), name, place) for step, name, place in steps]
-    plain = [each for each in every if not each[0].epochs]
-    in_epochs = [each for each in every if each[0].epochs]
-    plain.sort(key=lambda each: (each[0].number, each[1]), reverse=True)
-    in_epochs.sort(key=lambda each: (each[0].epochs, each[0].number, each[1]), reverse=True)
-    both = merge(plain, in_epochs, key=lambda each: (each[0].number, each[1]), reverse=True)
-    return [(saved.number, place) for saved, _, place in both]
+    every = sorted(steps, key=_step_and_name, reverse=True)
+    epochs = {
+        name: saved.epochs
+        for step, name, _ in every
+        if epochs_in(name) and (saved := saved_step(step, name)).epochs
+    }
+    if epochs:
+        plain = [each for each in every if each[1] not in epochs]
+        in_epochs = [each for each in every if each[1] in epochs]
+        in_epochs.sort(key=lambda each: epochs[each[1]], reverse=True)
+        every = list(merge(plain, in_epochs, key=_step_and_name, reverse=True))
+    return [(step, place) for step, _, place in every]
+
+
+def _step_and_name(step: tuple[int, str, object]) -> tuple[int, str]:
+    return step[:2]
 
 
 def markers_of(name: str, *, in_bucket: bool) -> tuple[Marker, ...]:
