@@ -9,7 +9,7 @@ from typing import Any
 from supervisor.cli.explained import change_lines, comparison, error_lines, explanation_body
 from supervisor.cli.kept_evidence import Kept
 from supervisor.cli.recipes import OWN_CODES
-from supervisor.core.events import WorkersGone
+from supervisor.core.events import LaunchFailed, WorkersGone
 from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.outcome import Charge
@@ -100,7 +100,9 @@ def _evidence(it: Explained) -> Iterator[str]:
         was_first = number < account.ended_before_kill
         late = "" if was_first else ", after the supervisor had decided to kill what was left"
         yield f"rank {ended.rank}: {ended}{late}"
-    if not account.exits:
+    if isinstance(event, LaunchFailed):
+        yield "no rank was started"
+    elif not account.exits:
         yield "the exits of the ranks are not in the journal"
     if failure is not None:
         yield f"root cause (rank {failure.rank}): {failure.root_cause}{place_of_failure(failure)}"
@@ -128,7 +130,9 @@ def _verdict(failure: Failure) -> Iterator[str]:
 def _rules(it: Explained, failure: Failure) -> Iterator[str]:
     kept = it.kept
     assert kept is not None
-    if kept.from_journal:
+    if isinstance(it.account.ended.event, LaunchFailed):
+        yield "no rank was started, so there is no output: this is by the text in the journal"
+    elif kept.from_journal:
         yield "the output of the attempt is not there any more: this is by the text in the journal"
     for each in kept.missing if not kept.from_journal else ():
         yield f"not there, or not readable: {each}"

@@ -20,6 +20,7 @@ from tests.running import Result, command_config
 
 Supervise = Callable[..., Result]
 
+JOURNALS = Path(__file__).parents[1] / "adapters" / "journals"
 PARTS = (
     "EVIDENCE",
     "VERDICT",
@@ -190,6 +191,38 @@ def test_what_is_in_the_journal_moves_no_cursor(tmp_path: Path) -> None:
     told = explained(tmp_path)
     assert all(line.isprintable() for line in told.splitlines())
     assert "[2J" in told
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(JOURNALS.glob("*.jsonl"))])
+def test_a_journal_of_an_older_version_is_explained(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(JOURNALS / f"{name}.jsonl", tmp_path / "journal.jsonl")
+    code = main(["explain", "--json", str(tmp_path)])
+    told = capfd.readouterr()
+    if code == 64:
+        assert "no attempt of this job has failed" in told.err
+        return
+    body = json.loads(told.out)
+    assert (code, body["status"], body["rules"]["from"]) == (0, "FAILED", "journal")
+    assert body["alternatives_known"]
+
+
+def test_a_command_that_cannot_be_started(supervise: Supervise, model_dir: Path) -> None:
+    program = model_dir.parent / "program"
+    program.write_bytes(b"no program")
+    program.chmod(0o755)
+    given = config(model_dir, "")
+    given["trainer"]["command"]["argv"] = [str(program)]
+    assert supervise(given).code == 70
+    told = explained(model_dir)
+    for part in (
+        "  no rank was started\n",
+        "(rule 'launch'): the command cannot be started",
+        "no rank was started, so there is no output",
+        "by what it saw itself, so no rule decided",
+    ):
+        assert part in told
 
 
 @pytest.mark.parametrize("lost", [False, True])
