@@ -186,10 +186,14 @@ def _with_limits(account: Account, **changes: Any) -> RestartPolicy:
     return replace(account.policy, phases=tuple(phases))
 
 
+def _was_charged(account: Account) -> bool:
+    return bool(account.restarts.charged or account.preemptions.charged)
+
+
 def _by_count(account: Account, failure: Failure) -> Iterator[Alternative]:
     """Yields when the same end would have spent the budget."""
     name = {Charge.RESTARTS: "restarts", Charge.PREEMPTIONS: "preemptions"}.get(failure.charge)
-    if name is None or decided(account).kind == "end":
+    if name is None or not _was_charged(account):
         return
     limit = getattr(account.limits, f"max_num_{name}")
     state = _committed(account)
@@ -203,6 +207,8 @@ def _by_count(account: Account, failure: Failure) -> Iterator[Alternative]:
 def _by_limit(account: Account, failure: Failure) -> Iterator[Alternative]:
     """Yields what other limits of the config would have led to."""
     limits = account.limits
+    if not _was_charged(account) and decided(account).kind != "end":
+        return  # no limit was asked
     if failure.charge is Charge.RESTARTS:
         present = limits.max_num_restarts
         other = _OTHER_LIMIT if present < _OTHER_LIMIT else 2 * present
