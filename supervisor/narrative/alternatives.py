@@ -21,6 +21,7 @@ from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.outcome import Charge, Verdict
 from supervisor.narrative.attempt_account import Account, suspicion_of
+from supervisor.narrative.ends import AttemptEnd
 
 _OTHER_LIMIT = 5
 """The `max_num_restarts` that is tried if the present one is lower; else twice the present one."""
@@ -102,18 +103,24 @@ def decided(account: Account) -> Outcome:
 
 
 def can_be_decided_again(account: Account) -> bool:
-    """Whether today's core decides the same about the recorded end. It may not if another version
-    wrote the record; then what it says about alternatives means nothing."""
+    """Whether today's core decides the same about the recorded end, though perhaps in other words.
+    It may not if another version wrote the record; then alternatives mean nothing."""
     found = _Again(account).result()
-    return found is not None and found[0] == decided(account)
+    return found is not None and _without_words(found[0]) == _without_words(decided(account))
+
+
+def _without_words(outcome: Outcome) -> Outcome:
+    return replace(outcome, reason="")
 
 
 def alternatives(account: Account) -> tuple[Alternative, ...]:
     """Returns what would have been decided otherwise; only what differs from what was decided."""
-    failure = account.failure
-    if failure is None or account.end != "FAILED" or not can_be_decided_again(account):
+    failure, again = account.failure, _Again(account).result()
+    if failure is None or again is None or account.end is not AttemptEnd.FAILED:
         return ()
-    now, left = decided(account), account.restarts.left
+    if not can_be_decided_again(account):
+        return ()
+    now, left = again
     tries = (
         *_by_count(account, failure),
         *_by_limit(account, failure),
@@ -125,7 +132,7 @@ def alternatives(account: Account) -> tuple[Alternative, ...]:
     return tuple(each for each in tries if not _is_the_same(each, now, left))
 
 
-def _is_the_same(other: Alternative, now: Outcome, left: int | None) -> bool:
+def _is_the_same(other: Alternative, now: Outcome, left: int) -> bool:
     if other.outcome.kind == "end":  # then nobody asks what is left
         return other.outcome == now
     return (other.outcome, other.left) == (now, left)
@@ -179,10 +186,14 @@ def _with_limits(account: Account, **changes: Any) -> RestartPolicy:
     return replace(account.policy, phases=tuple(phases))
 
 
+def _was_charged(account: Account) -> bool:
+    return bool(account.restarts.charged or account.preemptions.charged)
+
+
 def _by_count(account: Account, failure: Failure) -> Iterator[Alternative]:
     """Yields when the same end would have spent the budget."""
     name = {Charge.RESTARTS: "restarts", Charge.PREEMPTIONS: "preemptions"}.get(failure.charge)
-    if name is None or decided(account).kind == "end":
+    if name is None or not _was_charged(account):
         return
     limit = getattr(account.limits, f"max_num_{name}")
     state = _committed(account)
@@ -196,6 +207,8 @@ def _by_count(account: Account, failure: Failure) -> Iterator[Alternative]:
 def _by_limit(account: Account, failure: Failure) -> Iterator[Alternative]:
     """Yields what other limits of the config would have led to."""
     limits = account.limits
+    if not _was_charged(account) and decided(account).kind != "end":
+        return  # no limit was asked
     if failure.charge is Charge.RESTARTS:
         present = limits.max_num_restarts
         other = _OTHER_LIMIT if present < _OTHER_LIMIT else 2 * present

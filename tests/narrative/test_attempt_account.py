@@ -150,7 +150,7 @@ def test_what_charges_nothing_has_no_count() -> None:
     history.fails(FREE)
     it = account(history)
     assert (it.restarts.charged, it.preemptions.charged) == (0, 0)
-    assert "count" not in others(history)
+    assert others(history).keys().isdisjoint({"count", "max_num_restarts"})
 
 
 def test_a_limit_that_nothing_refills() -> None:
@@ -198,6 +198,7 @@ def test_a_bad_device_costs_its_rung_and_charges_nothing() -> None:
     it = account(suspected(bad=(BadUnit("3", "wrong"),)))
     assert (it.restarts.charged, it.next_rung) == (0, 2)
     assert [each.unit for each in it.settled.after.quarantine.entries] == ["3"]
+    assert {each.name for each in alternatives(it)} <= {"checkpoint"}, "no limit was asked"
 
 
 def test_a_record_of_other_rules_says_nothing_of_alternatives() -> None:
