@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.core.decisions import FinishJob
+from supervisor.core.decisions import FinishJob, StartWorkers
 from supervisor.goodput.goodput_text import goodput_record, goodput_text
 from supervisor.goodput.kept import ledger_after, ledger_before, view_of
 from supervisor.goodput.wall_time import Ledger
@@ -20,6 +20,8 @@ class GoodputKeeper:
     def __init__(self, say: Tell) -> None:
         self._ledger: Ledger | None = None
         """None: it is not known."""
+        self._has_run = False
+        """Whether this supervisor has started an attempt."""
         self._say = say
 
     def restore(self, history: History) -> None:
@@ -32,7 +34,8 @@ class GoodputKeeper:
         if self._ledger is None:
             return
         self._ledger = self._ledger.after(told)
-        if any(isinstance(each, FinishJob) for each in told.decisions):
+        self._has_run |= any(isinstance(each, StartWorkers) for each in told.decisions)
+        if self._has_run and any(isinstance(each, FinishJob) for each in told.decisions):
             goodput = self._ledger.so_far()
             self._say(Notice("goodput", goodput_text(goodput), **goodput_record(goodput)))
 
