@@ -89,6 +89,7 @@ def test_hostile_files_in_model_dir_end_no_job_and_sigterm_does(
         plant(requests, f"{number}.clear-quarantine.json", kind)
         plant(model_dir / "checkpoints" / str(7 + number), "_CHECKPOINT_METADATA", kind)
     plant(model_dir / "checkpoints" / "20", "commit_success.txt", fifo)
+    (model_dir / ".supervisor.lock").touch()  # a supervisor has run there
     deep(model_dir / ".supervisor.json")
     deep(model_dir / "lease.json")
     running = start(hostile_records(model_dir, "wait", progress={"pattern": r"step (\d+)"}))

@@ -37,5 +37,5 @@ def test_the_file_that_a_program_fails_on_is_named(
     told = result.events("checkpoint-incomplete")
     assert told, "after each attempt"
     assert {each["place"] for each in told} == {str(model_dir / "checkpoints" / "weights_30.npz")}
-    assert "weights_30.npz is not complete" in result.out
+    assert "weights_30.npz does not count, because it is not complete" in result.out
     assert "move it aside" in result.out
