@@ -114,8 +114,7 @@ def told(text: str, *options: str, env_file: str = "") -> str:
         main(["classify", "--config", "c.yaml", "log"])
         assert "Traceback" not in out.getvalue()
         main(["rules", "--json", "--config", "c.yaml"])  # its examples have tracebacks
-        everything = out.getvalue()
-    return everything
+        return out.getvalue()
 
 
 @settings(max_examples=40)
