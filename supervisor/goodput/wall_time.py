@@ -102,8 +102,6 @@ _OF_STAGE: Mapping[str, Part] = {
     Stage.SAVING: Part.SAVE,
     Stage.FINISHING: Part.OTHER,
 }
-_BEFORE_STEPS: Mapping[str, str] = {UNNAMED: Stage.STARTING}
-"""What a program did that names no stages, until it told its first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +251,9 @@ class Ledger:
     def _staged(self, told: TellStages) -> Ledger:
         """A record says how long the attempt was in each stage since the last one."""
         seconds = _without_end(told.seconds, self.ending / _SECOND) or {self.stage: 1.0}
-        if told.stage is not None and UNNAMED in seconds:  # its first step names the stage
-            seconds = {_BEFORE_STEPS.get(stage, stage): time for stage, time in seconds.items()}
-        ledger = self._with(_shared_out(self.held, seconds))
+        # A first step names the stage: what a program did before, that names none, was to start up.
+        unnamed = Part.PRODUCTIVE if told.stage is None else Part.PROGRAM_STARTUP
+        ledger = self._with(_shared_out(self.held, seconds, unnamed))
         return replace(ledger, held=0, stage=str(told.stage or UNNAMED))
 
     def _flushed(self) -> Ledger:
@@ -336,14 +334,15 @@ def _without_end(seconds: Mapping[str, float], end: float) -> dict[str, float]:
     return {stage: time for stage, time in kept.items() if time > 0}
 
 
-def _shared_out(time: int, seconds: Mapping[str, float]) -> dict[Part, int]:
-    """Returns `time`, to the nanosecond, shared out like the seconds in each stage."""
+def _shared_out(time: int, seconds: Mapping[str, float], unnamed: Part) -> dict[Part, int]:
+    """Returns `time`, to the nanosecond, shared out like the seconds in each stage; `unnamed` is
+    the part of those in none."""
     whole, so_far, given = sum(seconds.values()), 0.0, 0
     parts: dict[Part, int] = {}
     for number, (stage, each) in enumerate(seconds.items(), 1):
         so_far += each
         until = time if number == len(seconds) else min(time, round(time * so_far / whole))
-        part = _OF_STAGE.get(stage, Part.PRODUCTIVE)
+        part = unnamed if stage == UNNAMED else _OF_STAGE.get(stage, Part.PRODUCTIVE)
         parts[part] = parts.get(part, 0) + max(0, until - given)
         given = max(given, until)
     return parts
