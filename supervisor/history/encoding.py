@@ -24,6 +24,8 @@ from supervisor.host.notice import Notice
 
 KIND = "kind"
 _MAX_NAME = 80
+_MAX_NUMBER = 1e15
+"""As a time in seconds: 30 million years."""
 T = TypeVar("T")
 
 
@@ -261,6 +263,14 @@ def _named(body: Any) -> str:
     return repr(body)[:_MAX_NAME]
 
 
+def _number(body: float) -> float:
+    """Returns a number, most often a time in seconds, unless it is so large that sums with it fail,
+    or it is none."""
+    if not abs(body) <= _MAX_NUMBER:
+        raise EncodingError(f"is {_named(body)}, which is out of range")
+    return float(body)
+
+
 _WORDS = {
     str: "a text",
     int: "a whole number",
@@ -273,7 +283,7 @@ _WORDS = {
 _PLAIN: dict[Any, _Codec] = {
     str: _checked(str),
     int: _checked(int),
-    float: _checked(float, int, convert=float),
+    float: _checked(float, int, convert=_number),
     bool: _checked(bool),
     NoneType: _checked(NoneType),
     Notice: _checked(str, convert=partial(Notice, "")),
