@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 import yaml
 
-from supervisor.adapters.stores.requests import ClearQuarantine, Request, StopJob
+from supervisor.adapters.stores.requests import ClearQuarantine, Request, RestartJob, StopJob
 from supervisor.adapters.stores.space import Space
 from supervisor.core.decisions import (
     BeginPhase,
@@ -36,6 +36,7 @@ from supervisor.core.events import (
     Noticed,
     PhaseBegun,
     QuarantineCleared,
+    RestartRequested,
     StopRequested,
     StopSource,
 )
@@ -105,6 +106,8 @@ class LocalWorld:
                 case StopJob(who):
                     detail = f"supervise stop, by {who}"
                     self._reactor.post(StopRequested(now, StopSource.PERSON, detail))
+                case RestartJob(who):
+                    self._reactor.post(RestartRequested(now, who))
 
         try:
             self._files.read_requests(model_dir, on_request, self._notify_once)

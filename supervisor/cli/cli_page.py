@@ -88,6 +88,8 @@ _MORE: Mapping[str, str] = {
     "stop": "The program gets SIGINT if it handles that alone, else SIGTERM, and has the grace period to save. The "
     "supervisor looks for requests every 5 s (in a bucket: every minute at most), and ends with 79, so that no service "
     "manager starts it again. The next run of the same command goes on.",
+    "restart": "The supervisor looks for requests every 5 s (in a bucket: every minute at most). `run.log` and the journal "
+    "say who asked.",
     "quarantine": "A unit is a device, or a host where a phase has several workers.",
     "completion": "In bash: `source <(supervise completion bash)` in `~/.bashrc`. In zsh: "
     "`supervise completion zsh > ~/.zsh/completions/_supervise`, with that folder in `fpath` before `compinit`. In fish: "

@@ -43,6 +43,7 @@ VERBS = (
     "jobs",
     "logs",
     "stop",
+    "restart",
     "quarantine",
     "repair",
     "completion",

@@ -101,13 +101,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class MakesWay:
-    """The group stops so that a larger rung can be used, or because hosts of it are about to go.
-    Nothing is charged."""
+    """The group stops so that a larger rung can be used, because hosts of it are about to go, or
+    because a person wants a fresh attempt. Nothing is charged."""
 
     saved: int | None
     """The newest committed step when the group was asked to stop; None: there was none."""
     leaving: str = ""
-    """Which hosts go, and why; empty: it makes way for a larger rung, as in all older journals."""
+    """Which hosts go, and why; empty: none go, as in all older journals."""
+    restarts: str = ""
+    """Who asked for a fresh attempt; empty: nobody. Older journals lack this field."""
 
     kind: Literal["makes_way"] = field(default="makes_way", kw_only=True, repr=False)
 

@@ -165,7 +165,9 @@ def _group_gone(
 
 
 def _made_way(state: JobState, cause: MakesWay, at: float, policy: RestartPolicy) -> StepResult:
-    """The group stopped as it was asked to: go on with other units, and charge nothing."""
+    """The group stopped as it was asked to: go on, perhaps with other units, and charge nothing."""
+    if cause.restarts:
+        return go_on(state, f"{cause.restarts}: nothing is charged", at, policy)
     if not cause.leaving:
         return go_on(state, "it made way for a larger rung: nothing is charged", at, policy)
     state = replace(state, ladder=replace(state.ladder, doubtful=True))

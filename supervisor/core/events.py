@@ -349,6 +349,15 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartRequested:
+    """A person wants a fresh attempt."""
+
+    at: float
+    who: str
+    """Who asks, for people."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostsLeaving:
     """Hosts on which workers of the attempt run are about to go. Others stay, or will come."""
 
@@ -418,6 +427,7 @@ Event = (
     | RungCompileFailed
     | QuarantineCleared
     | StopRequested
+    | RestartRequested
     | HostsLeaving
     | StragglerFound
     | DeadlineReached

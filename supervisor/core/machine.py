@@ -12,8 +12,8 @@ never live at once. A supervisor that finds an unfinished attempt in its journal
 This file has the table of handlers, and those for deadlines. The others are in `resuming` (a
 supervisor starts), `running` (an attempt lives), `stopping` (it is asked to stop, hangs, or trains
 no more), `regrowing` (it makes way for a larger rung), `leaving` (hosts of it are about to go),
-`ending` (its end, and what follows), `capacity_check` (the units of the next one), `phases` (from
-phase to phase) and `transitions` (shared by all).
+`restarting` (a person wants a fresh one), `ending` (its end, and what follows), `capacity_check`
+(the units of the next one), `phases` (from phase to phase) and `transitions` (shared by all).
 docs/reference/states.md has every transition; CONTRIBUTING.md traces one restart.
 
 Events that do not fit the state (late, duplicate, of another attempt or phase) change nothing.
@@ -56,6 +56,7 @@ from supervisor.core.events import (
     Noticed,
     PhaseBegun,
     QuarantineCleared,
+    RestartRequested,
     RungCompileFailed,
     SaveMeasured,
     SilenceExcused,
@@ -72,6 +73,7 @@ from supervisor.core.leaving import hosts_leaving
 from supervisor.core.phases import begin, phase_begun
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.regrowing import checkpoint_committed, look_for_more, spares_probed
+from supervisor.core.restarting import restart_requested
 from supervisor.core.resuming import supervisor_started
 from supervisor.core.running import worker_reported, workers_observed, workers_started
 from supervisor.core.state import JobState
@@ -265,6 +267,7 @@ _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], StepResult]] = {
     RungCompileFailed: _rung_compile_failed,
     QuarantineCleared: _quarantine_cleared,
     StopRequested: stop_requested,
+    RestartRequested: restart_requested,
     HostsLeaving: hosts_leaving,
     StragglerFound: _straggler_found,
     DeadlineReached: _deadline_reached,

@@ -207,7 +207,7 @@ class JobState:
     @property
     def ends_group(self) -> bool:
         """Whether the supervisor ends the group: for a hang, a larger rung, hosts that go,
-        idleness, losses that are not finite, or a request to stop."""
+        idleness, losses that are not finite, or a request to stop or to restart."""
         cause = cause_of(self.doing) if isinstance(self.doing, Alive) else None
         return self.drains or isinstance(cause, _ENDS_GROUP)
 

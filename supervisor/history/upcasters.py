@@ -21,6 +21,7 @@ SINCE: Mapping[str, int] = {
     "CancelLaunch": 2,
     "LaunchCancelled": 2,
     "HostsLeaving": 2,
+    "RestartRequested": 2,
     "StragglerFound": 2,
 }
 """The format in which a kind of event or decision was added; kinds not in it are in format 1."""

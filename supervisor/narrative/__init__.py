@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from supervisor.core.doing import BackingOff, Running, Stopping, Waiting
 from supervisor.core.events import (
     CheckpointCommitted,
     CheckpointSetAside,
@@ -21,6 +22,7 @@ from supervisor.core.events import (
     Noticed,
     PhaseBegun,
     QuarantineCleared,
+    RestartRequested,
     RungCompileFailed,
     SilenceExcused,
     StopRequested,
@@ -324,6 +326,22 @@ def _stop(t: Transition, event: StopRequested, policy: RestartPolicy) -> Iterato
         yield job_event("stop-hurried", text, "warning", code=event.source.name)
 
 
+def _restart(t: Transition, event: RestartRequested, policy: RestartPolicy) -> Iterator[Line]:
+    match t.before.doing, t.after.doing:
+        case Running(), Stopping():
+            then = "this one saves and ends, and nothing is charged"
+        case BackingOff(), _ if t.decisions:
+            then = "the wait for it is over"
+        case Waiting(), _ if t.decisions:
+            then = "the devices are probed again at once"
+        case _ if t.before.drain is not None:
+            then = "the job stops, so there will be none"
+        case _:
+            then = "an attempt starts or ends already, so nothing changes"
+    text = f"asked for a fresh attempt by {event.who}: {then}"
+    yield job_event("restart-requested", text, "warning", detail=event.who)
+
+
 def _trains_on(state: JobState, seconds: float) -> str:
     took = f"the longest save so far took {state.longest_save:.1f} s"
     return f"{took}: training goes on for {seconds:.0f} s, and then there is time for another one"
@@ -400,6 +418,7 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     RungCompileFailed: device_text.rung_compile_failed,
     QuarantineCleared: device_text.quarantine_cleared,
     StopRequested: _stop,
+    RestartRequested: _restart,
     Noticed: _notice_lines,
     MaintenanceAnnounced: _announced,
     SilenceExcused: _excused,

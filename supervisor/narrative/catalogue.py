@@ -113,7 +113,8 @@ KEYS = {
     "stage": "text: the last stage that the workers reported; null: they reported none",
     "standby": "true or false: true if standbys became the workers",
     "status": "text: how the job ended: `SUCCEEDED`, `FAILED` or `DRAINED`; an attempt may also "
-    "end as `MADE_WAY` (for a larger rung, or off hosts that go) or `LOST` (its supervisor ended "
+    "end as `MADE_WAY` (for a larger rung or a fresh attempt, or off hosts that go) or `LOST` (its "
+    "supervisor ended "
     "before it)",
     "starting_step": "number: the step at which the attempt began; null: not known",
     "step": "number: a step: the last completed, restored or committed one; null: none is known",
@@ -208,6 +209,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
             ("root_cause", "times", "restarts_in_all", "seconds", "goodput", "advice"),
         ),
         "stop-requested": Kind("Somebody asked the job to stop.", ("code", "detail")),
+        "restart-requested": Kind("Somebody asked for a fresh attempt.", ("detail",)),
         "stop-postponed": Kind(
             "The job was asked to stop with a long notice: it trains on until a save must begin.",
             ("seconds", "longest_save"),

@@ -43,7 +43,8 @@ class AttemptEnd(StrEnum):
     DRAINED = "DRAINED"
     """The job was asked to stop."""
     MADE_WAY = "MADE_WAY"
-    """The attempt made way for a larger rung, or moved off hosts that are about to go."""
+    """The attempt made way for a larger rung, for a fresh one that a person wanted, or moved off
+    hosts that are about to go."""
     LOST = "LOST"
     """The attempt was killed because its supervisor had died."""
 

@@ -10,6 +10,7 @@ import pytest
 from supervisor.adapters.stores.requests import (
     ClearQuarantine,
     Request,
+    RestartJob,
     StopJob,
     take_requests,
     write_request,
@@ -97,16 +98,21 @@ def test_names_are_bounded_and_printable(tmp_path: Path) -> None:
     assert heard(tmp_path)[0] == [("a\\x1b[2J", "x" * 200)]
 
 
-def test_only_the_supervisor_that_is_meant_is_stopped(tmp_path: Path) -> None:
-    mine = StopJob("ann on here", US)
-    write_request(tmp_path, StopJob("ann on here", Identity("here", "boot", "ns", 7, 99)))
+@pytest.mark.parametrize(
+    ("kind", "what"), [(StopJob, "stop"), (RestartJob, "restart the attempt of")]
+)
+def test_only_the_supervisor_that_is_meant_is_asked(
+    tmp_path: Path, kind: type[StopJob] | type[RestartJob], what: str
+) -> None:
+    mine = kind("ann on here", US)
+    write_request(tmp_path, kind("ann on here", Identity("here", "boot", "ns", 7, 99)))
     write_request(tmp_path, mine)
     requests, refused = taken(tmp_path)
     assert requests == [mine]
     (text,) = refused
     assert (
-        text
-        == "the request of ann on here to stop supervisor 7 on here came too late: it is dropped"
+        text == f"the request of ann on here to {what} supervisor 7 on here came too late: "
+        "it is dropped"
     )
     assert taken(tmp_path) == ([], [])
 

@@ -47,6 +47,7 @@ from supervisor.core.events import (
     Obstacle,
     PhaseBegun,
     QuarantineCleared,
+    RestartRequested,
     RungCompileFailed,
     SaveMeasured,
     SilenceExcused,
@@ -155,6 +156,7 @@ drawn: dict[type, st.SearchStrategy[Event]] = {
         attempts,
         st.builds(Straggler, st.integers(0, 3), times, times, times),
     ),
+    RestartRequested: st.builds(RestartRequested, times, st.just("ann on h1")),
     HostsLeaving: st.builds(HostsLeaving, times, attempts, st.just("host h2 is about to go")),
     CheckpointsFound: st.builds(CheckpointsFound, times, st.integers(0, 1), st.just("/out/ckpts")),
     CheckpointSetAside: st.builds(

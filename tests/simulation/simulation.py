@@ -14,6 +14,7 @@ from supervisor.core.events import (
     CheckpointsFound,
     DeadlineReached,
     MaintenanceAnnounced,
+    RestartRequested,
     StopRequested,
     StopSource,
     SupervisorStarted,
@@ -207,11 +208,11 @@ class Simulation:
 
         for time in self.scenario.hazards.guard_dies:
             self._host.later(time, self._kill_the_guard)
-        self._schedule_looks_at_checkpoints()
+        self._schedule_requests_and_looks()
         if self._policy.phases[0].units:
             self._host.devices.change_at_random()
 
-    def _schedule_looks_at_checkpoints(self) -> None:
+    def _schedule_requests_and_looks(self) -> None:
         """By the seed alone: the other histories stay as they are."""
         for number in range(1, 4):
             time = self.scenario.benign * number / 4.0
@@ -219,6 +220,8 @@ class Simulation:
                 self._host.later(time, partial(self._find_checkpoints, f"/found/{number}"))
             if self.seed % 16 == 1:
                 self._host.later(time, self._set_a_checkpoint_aside)
+            if self.seed % 8 == 3:
+                self._host.later(time, self._restart)
 
     def _stop(self, source: StopSource) -> None:
         if self._host.watcher is not None and self._world is not None:
@@ -228,6 +231,11 @@ class Simulation:
             at_once = source is StopSource.PERSON and self._rng.random() < 0.5
             request = StopRequested(self._host.clock.now(), source, at_once=at_once)
             self._world.loop.post(request)
+
+    def _restart(self) -> None:
+        if self._host.watcher is not None and self._world is not None:
+            self._tell("a person asks for a fresh attempt")
+            self._world.loop.post(RestartRequested(self._host.clock.now(), "ann on h1"))
 
     def _find_checkpoints(self, directory: str) -> None:
         if self._host.watcher is not None and self._world is not None:

@@ -50,6 +50,7 @@ from supervisor.core.events import (
     Obstacle,
     PhaseBegun,
     QuarantineCleared,
+    RestartRequested,
     RungCompileFailed,
     SaveMeasured,
     SilenceExcused,
@@ -202,6 +203,7 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
     yield RungCompileFailed(now, phase, 2, "it is too large")
     yield QuarantineCleared(now, ())
     yield StragglerFound(now, attempt, Straggler(1, 0.7, 0.1, 1.0, "h1"))
+    yield RestartRequested(now, "ann on h1")
     yield HostsLeaving(now, attempt, "host h2 is about to go: it is drained")
     yield from (StopRequested(now, source) for source in (StopSource.PERSON, StopSource.PREEMPTION))
     yield DeadlineReached(state.due if state.due is not None else now + _LONG)

@@ -1,8 +1,9 @@
 """Requests of people to a job: each is a file in model_dir, which the supervisor reads and removes.
 
-The request to end a quarantine is for whichever supervisor reads it, also the next one. The request
-to stop is for the supervisor that was seen when it was made: the next one must not end because of
-it. So it names that one (`Identity`), whatever the clocks say.
+The request to end a quarantine is for whichever supervisor reads it, also the next one. Those to
+stop and to restart are for the supervisor that was seen when they were made: the next one must not
+end, nor end an attempt, because of them. So they name that one (`Identity`), whatever the clocks
+say.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from supervisor.protocol.reading import UnreadableError, read_json
 from supervisor.protocol.removal import Place
 
 _FOLDER = "requests"
-_CLEAR, _STOP = ".clear-quarantine.json", ".stop.json"
+_CLEAR, _STOP, _RESTART = ".clear-quarantine.json", ".stop.json", ".restart.json"
 _MAX_SIZE = 64 << 10
 """Bytes of a request; enough for some thousand names."""
 _MAX_NAME = 200
@@ -45,7 +46,16 @@ class StopJob:
     to: Identity
 
 
-Request = ClearQuarantine | StopJob
+@dataclass(frozen=True, slots=True)
+class RestartJob:
+    """Have the supervisor `to` end the attempt, which saves, and start a fresh one."""
+
+    who: str
+    """Who asks, for people."""
+    to: Identity
+
+
+Request = ClearQuarantine | StopJob | RestartJob
 
 
 def write_request(model_dir: Path, request: Request) -> None:
@@ -66,6 +76,8 @@ def request_file(request: Request) -> tuple[str, bytes]:
             suffix, told = _CLEAR, json.dumps(list(units))
         case StopJob(who, to):
             suffix, told = _STOP, json.dumps({"who": who, "to": to.to_json()})
+        case RestartJob(who, to):
+            suffix, told = _RESTART, json.dumps({"who": who, "to": to.to_json()})
     return f"{_FOLDER}/{uuid.uuid4().hex}{suffix}", told.encode()
 
 
@@ -81,7 +93,7 @@ def take_requests(model_dir: Path, refused: Tell, us: Identity) -> Iterator[Requ
     folder = model_dir / _FOLDER
     if not folder.is_dir():
         return
-    files = sorted((*folder.glob(f"*{_CLEAR}"), *folder.glob(f"*{_STOP}")))
+    files = sorted(file for each in (_CLEAR, _STOP, _RESTART) for file in folder.glob(f"*{each}"))
     for file in files[:_MAX_REQUESTS]:
         try:
             request = _parsed(read_json(file, _MAX_SIZE, below=model_dir), file)
@@ -92,8 +104,10 @@ def take_requests(model_dir: Path, refused: Tell, us: Identity) -> Iterator[Requ
             refused(Notice("request-unheard", text, reason=str(error)))
             continue
         removal.remove_file(Place.REQUEST, file, below=model_dir)
-        if isinstance(request, StopJob) and request.to != us:
-            text = f"the request of {request.who} to stop {request.to} came too late: it is dropped"
+        if not isinstance(request, ClearQuarantine) and request.to != us:
+            what = "stop" if isinstance(request, StopJob) else "restart the attempt of"
+            text = f"the request of {request.who} to {what} {request.to} came too late: "
+            text += "it is dropped"
             refused(Notice("request-unheard", text, reason=f"it is for {request.to}"))
             continue
         yield request
@@ -111,4 +125,5 @@ def _parsed(told: object, file: Path) -> Request:
         to = Identity.from_json(told.get("to"))
     except ValueError:
         raise UnreadableError(file, "does not say whom it is for", "remove it") from None
-    return StopJob(printable(who[:_MAX_NAME]), to)
+    asked = StopJob if file.name.endswith(_STOP) else RestartJob
+    return asked(printable(who[:_MAX_NAME]), to)

@@ -1,0 +1,59 @@
+"""`supervise restart`: has a running job save, and go on in a fresh attempt, uncharged."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from functools import partial
+from pathlib import Path
+
+from supervisor.adapters.stores.requests import RestartJob
+from supervisor.cli.arguments import Commands, add_model_dir
+from supervisor.cli.asking import ask, line, looks_while_it_lives, running_job
+from supervisor.cli.job_view import print_line, run_and_report, view
+from supervisor.core.doing import BackingOff, Running, Waiting
+from supervisor.protocol.location import Uri
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the parser of the verb."""
+    parser = commands.add_parser(
+        "restart",
+        help="have a running job save and go on in a fresh attempt, which is not charged",
+        description="The running attempt saves as for `supervise stop`, and the next one starts at "
+        "once. If the job waits for its next attempt, or for devices, that wait is over. The "
+        "supervisor keeps its config: for a changed one, stop the job and run it again.",
+    )
+    parser.add_argument(
+        "--no-wait", action="store_true", help="do not wait for the fresh attempt to run"
+    )
+    add_model_dir(parser)
+
+
+def run(options: Namespace) -> int:
+    """Ask for a fresh attempt; returns the exit code."""
+    restart = partial(restart_job, options.model_dir, waits=not options.no_wait)
+    return run_and_report(restart, options.model_dir)
+
+
+def restart_job(place: Path | Uri, *, waits: bool) -> None:
+    """Ask the supervisor of the job in `place` for a fresh attempt; `waits`: until that runs.
+
+    Raises:
+        JournalError, OSError, ImportError: see `running_job` and `ask`.
+        ValueError: no supervisor runs, or an attempt starts or ends already.
+    """
+    job = running_job(place, "restart")
+    attempt, doing = job.history.state.attempt, job.history.state.doing
+    if not isinstance(doing, Running | BackingOff | Waiting) or job.history.state.drain:
+        raise ValueError(f"an attempt starts or ends already: {line(job)}")
+    ask(job, RestartJob)
+    is_up = isinstance(doing, Running)
+    then = f"attempt {attempt} saves, and a fresh one starts" if is_up else "it waits no longer"
+    print_line(f"asked the supervisor ({job.owner}) to restart: {then}; nothing is charged")
+    if not waits:
+        return
+    for _ in looks_while_it_lives(place, job):
+        state = view(place).history.state
+        if state.attempt > attempt and isinstance(state.doing, Running):
+            break
+    print_line(line(view(place)))
