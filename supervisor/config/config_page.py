@@ -65,8 +65,8 @@ and the last 2 KiB are searched for the two patterns.
 
 The time of a search is bounded, so that no pattern keeps the supervisor from its work:
 
-* After 0.25 s of CPU time the line is skipped, or the rule is passed over, and run.log says so (`pattern-slow`). After
-  three such lines the pattern is off until the next attempt (`pattern-off`).
+* After 0.25 s of CPU time the line is skipped, or the rule is passed over, and run.log says so ([event](events.md)
+  `pattern-slow`). After three such lines the pattern is off until the next attempt (`pattern-off`).
 * A pattern that is slow on many lines gets one second at once, and a tenth of the time from then on. Other lines are
   skipped, and run.log says so once an attempt. Searches of usual length (0.05 ms and 0.2 µs for each character) are not
   counted.
