@@ -99,12 +99,17 @@ class Leader:
         self.until(lambda: {agent for agent, _ in self.placed} <= self.lost.keys())
 
 
+def never() -> bool:
+    """Nobody gives up."""
+    return False
+
+
 @contextmanager
 def leading(ray: RayNodes, job: str, epoch: int = 1, resource: str = "") -> Iterator[Leader]:
     """A leader in the cluster that sees its nodes."""
     leader = Leader(ray, job, epoch, resource)
     try:
-        leader.transport.join(60.0, print)
+        leader.transport.join(60.0, print, never)
         leader.transport.begin(leader)
         leader.until(lambda: leader.nodes)
         yield leader
@@ -247,9 +252,9 @@ def test_agents_survive_a_leader_that_is_killed_and_its_helper_does_not(ray: Ray
 _LEADS_UNTIL_KILLED = """
 import sys
 from types import SimpleNamespace
-from tests.fleet.test_ray_transport import Leader
+from tests.fleet.test_ray_transport import Leader, never
 leader = Leader(SimpleNamespace(address=sys.argv[1]), "killed")
-leader.transport.join(60.0, print)
+leader.transport.join(60.0, print, never)
 leader.transport.begin(leader)
 leader.until(lambda: leader.nodes)
 leader.transport.place("left-behind", leader.nodes[0].id)
@@ -341,7 +346,7 @@ def test_a_cluster_with_another_token_refuses(
         monkeypatch.setenv("RAY_AUTH_TOKEN", token)
     leader = Leader(ray, "stranger")
     with pytest.raises(ClusterRefusedError, match="does not accept the token of this host: put"):
-        leader.transport.join(60.0, print)
+        leader.transport.join(60.0, print, never)
     leader.transport.close()
 
 
@@ -359,7 +364,7 @@ def test_a_cluster_without_a_token_is_used_and_told_and_one_of_another_version_i
         with pytest.raises(
             ClusterRefusedError, match=r"has another Ray or Python: .*Ray: 2\.49\.0"
         ):
-            leader.transport.join(60.0, print)
+            leader.transport.join(60.0, print, never)
         leader.transport.close()
 
 
@@ -384,7 +389,7 @@ def test_an_address_where_nothing_answers_is_unreachable() -> None:
         with pytest.raises(
             ClusterUnreachableError, match=f"answers at {address}: Connection refused"
         ):
-            transport.join(8.0, told.append)
+            transport.join(8.0, told.append, never)
         assert time.monotonic() - began < 16.0
         transport.close()
         (notice,) = told
