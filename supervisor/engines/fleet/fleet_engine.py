@@ -377,9 +377,11 @@ class FleetEngine:
         self._fleet.placed(agent, node)
         self._means.introduce(agent)
 
-    def agent_lost(self, agent: str, why: str) -> None:
+    def agent_lost(self, agent: str, why: str, remedy: str = "") -> None:
         """See `transport.Listener`."""
-        self._fleet.lost(agent, why)
+        lost = self._fleet.lost(agent, why, self._clock.now(), remedy)
+        if lost is not None and lost.problem:
+            self._tell_unusable(lost)
         for name, host in self._fleet.hosts.items():
             if host.problem and not host.lost:  # it may have been the other agent of its machine
                 self._means.introduce(name)
@@ -506,13 +508,19 @@ class FleetEngine:
         if host is None:
             return
         sure_at = sure_at if remedy else None
-        self._fleet.hosts[agent] = replace(host, problem=problem, remedy=remedy, sure_at=sure_at)
-        if (host.node.id, problem) not in self._told:
-            self._told.add((host.node.id, problem))
-            text = f"host {host.node.id} is not used: {problem}"
-            text += f"; {remedy}" if remedy else ""
-            self._means.notice(Notice("host-unusable", text, unit=host.node.id, reason=problem))
+        host = replace(host, problem=problem, remedy=remedy, sure_at=sure_at)
+        self._fleet.hosts[agent] = host
+        self._tell_unusable(host)
         self._means.place_agents()
+
+    def _tell_unusable(self, host: HostState) -> None:
+        """Tell people once why a host is not used."""
+        node, problem = host.node.id, host.problem
+        if (node, problem) not in self._told:
+            self._told.add((node, problem))
+            text = f"host {node} is not used: {problem}"
+            text += f"; {host.remedy}" if host.remedy else ""
+            self._means.notice(Notice("host-unusable", text, unit=node, reason=problem))
 
     def _on_attempt(
         self, agent: str, report: Started | NotStarted | Observed | Gone, now: float

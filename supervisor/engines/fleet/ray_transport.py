@@ -264,8 +264,8 @@ class RayTransport:
                 self._lose_cluster(why)
             case Placed(agent, node):
                 self._placed(agent, node)
-            case Lost(agent, why):
-                self._lose(agent, why)
+            case Lost(agent, why, remedy):
+                self._lose(agent, why, remedy)
             case Payload(agent, data):
                 if agent in self._agents:
                     self._listener.heard(agent, data)
@@ -294,11 +294,11 @@ class RayTransport:
             assert self._listener is not None
             self._listener.agent_placed(agent, node)
 
-    def _lose(self, agent: str, why: str) -> None:
+    def _lose(self, agent: str, why: str, remedy: str = "") -> None:
         if self._agents.pop(agent, None) is not None:
             self._lost.add(agent)
             assert self._listener is not None
-            self._listener.agent_lost(agent, why)
+            self._listener.agent_lost(agent, why, remedy)
 
     def _lose_cluster(self, why: str) -> None:
         if not self._told_lost:
