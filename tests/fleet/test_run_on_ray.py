@@ -7,16 +7,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.fleet.ray_nodes import MARK, TOKEN, RayNodes, ray_nodes
+from tests.fleet.ray_nodes import MARK, RayNodes
 from tests.processes.metadata_server import MetadataServer
-from tests.running import Running, Start, child_pids, eventually, marked
+from tests.running import Running, Start, eventually, marked
 
 PROGRAM = f"""
 import json, os, sys, time
@@ -128,26 +127,12 @@ def test_a_job_that_waits_for_its_cluster_ends_at_once_when_it_is_asked_to_stop(
     assert result.event("job-ended")["code"] == 75
 
 
-@pytest.fixture
-def own_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
-    """A head and two more nodes for one test, after which nothing of them is left."""
-    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
-    before = child_pids()
-    with ray_nodes() as nodes:
-        for _ in range(3):
-            nodes.start()
-        yield nodes
-    # Ray's agents overwrite their environment, so no mark finds them. Where orphans become children
-    # of this process, they take it for their node, and live on.
-    for pid in child_pids() - before:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
 def test_a_job_outlives_its_ray_helper_a_rank_and_a_node(
     own_ray: RayNodes, start: Start, told: Path
 ) -> None:
     ray = own_ray
+    for _ in range(3):
+        ray.start()
     job = start(config(ray.address, told))
     first = started(job, told, 1)
     assert len({rank["node"] for rank in first.values()}) == 2
