@@ -204,6 +204,7 @@ def test_a_probe_does_not_wait_for_hosts_that_are_lost(
 ) -> None:
     """Once all hosts were there. How long to wait for another one is the core's decision."""
     monkeypatch.setattr(capacity_look, "JOIN", 10 * PATIENCE)
+    monkeypatch.setattr(capacity_look, "FIRST_JOIN", PATIENCE)  # on a busy machine
     leader = Leader(cluster, tmp_path, size=3)
     launch = launch_of(tmp_path, SLEEP, 3)
     leader.engine.probe(launch.plan, 1, None)
