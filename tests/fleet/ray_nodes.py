@@ -50,7 +50,7 @@ class RayNodes:
         """Start one more node, with this Python; returns its mark."""
         mark = uuid.uuid4().hex
         where = [f"--address={self.address}"] if self.marks else _HEAD
-        subprocess.run(
+        started = subprocess.run(
             [
                 *(python, "-P", "-m", "ray.scripts.scripts", "start", *where),
                 *(f"--num-cpus={num_cpus}", "--object-store-memory=80000000", "--log-style=record"),
@@ -70,8 +70,9 @@ class RayNodes:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=120,
-            check=True,
+            check=False,
         )
+        assert started.returncode == 0, (started.stdout + started.stderr).decode()
         self.marks.append(mark)
         return mark
 
