@@ -141,8 +141,13 @@ class Cluster:
         return [each for each in _alive(host) if {RANK, folder} <= set(_line(each))]
 
     def working(self) -> HostOfTests:
-        """A host other than the leader's on which a rank runs."""
+        """A host other than the leader's on which a rank runs. A standby would count as one."""
         return next(host for host in self.others.values() if self.ranks(host))
+
+    def host_of_a_rank(self, running: Running) -> HostOfTests:
+        """A host other than the leader's on which the newest attempt runs, as the job says."""
+        used = running.events("devices-probed")[-1]["units"]
+        return next(host for host in self.others.values() if host.address in used)
 
     def supervisor(self) -> psutil.Process:
         """The process of the only supervisor, which runs on the head's host."""

@@ -226,7 +226,7 @@ def test_a_host_vanishes_and_the_standby_of_a_spare_takes_over(
     cluster.with_hosts(2)
     running = cluster.run(2, spares=1, standby="imports", pace="0.2")
     running.wait_for_events("standby-ready", 3)
-    lost, at = cluster.working(), time.time()
+    lost, at = cluster.host_of_a_rank(running), time.time()
     lost.vanish()
     again = seconds_until_started(running, 2, at)
     bounds.measured(

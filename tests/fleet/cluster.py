@@ -34,6 +34,7 @@ class Relayed:
     frames: Frames = field(default_factory=Frames)
     reaches_agent: bool = True
     reaches_leader: bool = True
+    has_spoken: bool = False
     kept: list[bytes] = field(default_factory=list)
 
     @property
@@ -113,6 +114,7 @@ class Cluster:
         except ConnectionResetError:
             data = b""
         for payload in relayed.frames.feed(data):
+            relayed.has_spoken = True
             for line in self.lines:
                 if relayed.reaches_leader:
                     line.listener.heard(relayed.name, payload)

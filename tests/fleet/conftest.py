@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.fleet.ray_nodes import TOKEN, RayNodes, ray_nodes
+from tests.running import child_pids
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +25,17 @@ def ray(_ray: RayNodes, monkeypatch: pytest.MonkeyPatch) -> RayNodes:
     """A head and two more nodes; this process has the token."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
     return _ray
+
+
+@pytest.fixture
+def own_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
+    """A cluster without nodes for one test, after which nothing of it is left."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    before = child_pids()
+    with ray_nodes() as nodes:
+        yield nodes
+    # Ray's agents overwrite their environment, so no mark finds them. Where orphans become children
+    # of this process, they take it for their node, and live on.
+    for pid in child_pids() - before:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)

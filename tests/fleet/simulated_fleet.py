@@ -319,6 +319,10 @@ class World:
         """The token in the owner file of model_dir; None: hosts are not compared by it."""
         self.blind: set[str] = set()
         """The nodes that do not see model_dir."""
+        self.unfit: dict[str, tuple[str, str]] = {}
+        """The nodes on which no agent starts: why, and what a person does."""
+        self.placings: Counter[str] = Counter()
+        """How often an agent was to be started, by node."""
         self.leader: Leader | None = None
         self.messages = 0
 
@@ -356,6 +360,10 @@ class World:
 
     def place(self, name: str, node: str) -> None:
         """Start an agent."""
+        self.placings[node] += 1
+        if node in self.unfit:
+            self.later(1.0, lambda: self._tell(lambda to: to.agent_lost(name, *self.unfit[node])))
+            return
         process = Process(self)
         host = self.hosts[name] = SimulatedHost(self, node, name, process)
 

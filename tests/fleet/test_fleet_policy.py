@@ -106,7 +106,7 @@ def test_two_agents_of_one_machine_are_told_apart_and_the_second_is_not_used() -
 
 def test_a_lost_agent_is_replaced_and_remembered_until_nothing_of_it_can_live() -> None:
     fleet = fleet_of("n0", "n1")
-    fleet.lost("n0", "gone")
+    fleet.lost("n0", "gone", 0.0)
     assert [node.id for node in fleet.to_place(0.0)] == ["n0"]
     fleet.forget(LOST_AFTER, ())
     assert "n0" in fleet.hosts
@@ -159,9 +159,9 @@ def test_hosts_are_used_in_whole_slices() -> None:
     )
     before = ("n2", "n3", "n0", "n1")
     assert [host.node.id for host in fleet.choose(4, before, 0.0)] == [*before]
-    fleet.lost("n3", "gone")
+    fleet.lost("n3", "gone", 0.0)
     assert [host.node.id for host in fleet.choose(4, before, 0.0)] == ["n0", "n1", "n4", "n5"]
-    fleet.lost("n5", "gone")
+    fleet.lost("n5", "gone", 0.0)
     assert [host.node.id for host in fleet.choose(4, before, 0.0)] == ["n0", "n1"], "one rung less"
 
 

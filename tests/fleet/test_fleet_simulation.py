@@ -235,6 +235,55 @@ def test_a_host_that_can_be_used_is_waited_with_and_one_that_is_mended_is_used()
     assert leader.phase == "running"
 
 
+UNFIT = ("the Python that runs Ray there has no supervise", "install supervise")
+
+
+def test_if_no_agent_starts_on_any_host_the_wait_ends_at_once() -> None:
+    world = World(3, nodes=2, loses=0.0)
+    world.unfit = dict.fromkeys(world.nodes, UNFIT)
+    leader = Leader(world, 1, 0, 2, 0, looks_first=True)
+    world.pass_time(5.0)
+    assert leader.probed is not None
+    assert leader.probed.obstacle is not None
+    assert leader.probed.obstacle.lasts
+    assert f"host n0, n1: {UNFIT[0]}" in leader.probed.obstacle.reason
+    assert UNFIT[1] in leader.probed.obstacle.advice
+
+
+@pytest.mark.parametrize("why", [UNFIT, ("its agent has ended (exit code 1)", "")])
+def test_a_host_on_which_no_agent_starts_is_told_once_and_used_once_one_does(
+    why: tuple[str, str],
+) -> None:
+    world = World(3, nodes=3, loses=0.0)
+    world.unfit = {"n2": why}
+    leader = Leader(world, 1, 0, 2, 1)
+    world.pass_time(300.0)
+    (told,) = leader.notices
+    assert told.event == "host-unusable"
+    assert told.startswith("host n2 is not used: ")
+    assert why[0] in told
+    assert world.placings["n2"] < 20, "it is tried again, but not all the time"
+    world.unfit.clear()
+    world.pass_time(340.0)
+    assert {host.name for host in world.hosts.values()} == {"n0", "n1", "n2"}
+    assert world.placings["n0"] == world.placings["n1"] == 1
+
+
+def test_a_host_whose_ray_was_started_again_is_tried_at_once() -> None:
+    world = World(3, nodes=2, loses=0.0)
+    world.unfit = {"n1": UNFIT}
+    Leader(world, 1, 0, 2, 0)
+    world.pass_time(10.0)
+    node = world.nodes.pop("n1")
+    world.show_nodes()
+    world.pass_time(11.0)
+    world.unfit.clear()
+    world.nodes["n1"] = node
+    world.show_nodes()
+    world.pass_time(12.0)
+    assert {host.name for host in world.hosts.values()} == {"n0", "n1"}
+
+
 def test_agents_that_ran_before_an_upgrade_are_replaced() -> None:
     """What is installed on their hosts is newer than they are."""
     world = World(3, nodes=2, loses=0.0)

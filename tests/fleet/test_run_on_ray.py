@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.fleet.ray_nodes import MARK, TOKEN, RayNodes, ray_nodes
+from tests.fleet.ray_nodes import MARK, RayNodes
 from tests.processes.metadata_server import MetadataServer
-from tests.running import Running, Start, child_pids, eventually, marked
+from tests.running import Running, Start, eventually, marked
 
 PROGRAM = f"""
 import json, os, sys, time
@@ -63,12 +63,12 @@ def agents_on(mark: str) -> list[str]:
     return [line for line in marked(f"{MARK}={mark}").values() if "agent_process" in line]
 
 
-def config(ray: RayNodes, told: Path) -> dict[str, Any]:
-    """The config of a job on two hosts."""
+def config(address: str, told: Path) -> dict[str, Any]:
+    """The config of a job on two hosts of the cluster at an address."""
     folder = told.parent
     init = {
         "model_dir": str(folder / "run"),
-        "hosts": {"engine": "ray", "count": 2, "address": ray.address},
+        "hosts": {"engine": "ray", "count": 2, "address": address},
         "autorestart": {"max_num_restarts": 1},
     }
     command = {"argv": [sys.executable, str(folder / "program.py"), str(told)]}
@@ -79,7 +79,9 @@ def config(ray: RayNodes, told: Path) -> dict[str, Any]:
 def test_a_cluster_with_another_token_is_an_invalid_config(
     ray: RayNodes, start: Start, told: Path
 ) -> None:
-    result = start(config(ray, told), env={"RAY_AUTH_TOKEN": "that-of-some-other-cluster"}).result()
+    result = start(
+        config(ray.address, told), env={"RAY_AUTH_TOKEN": "that-of-some-other-cluster"}
+    ).result()
     assert result.code == 78
     assert "trainer.init.hosts: the Ray cluster at" in result.err
     assert "does not accept the token of this host: put the cluster's into" in result.err
@@ -89,7 +91,7 @@ def test_a_cluster_with_another_token_is_an_invalid_config(
 def test_a_job_moves_off_a_machine_that_is_preempted(
     ray: RayNodes, start: Start, told: Path
 ) -> None:
-    count, given = len(ray.marks) + 1, config(ray, told)
+    count, given = len(ray.marks) + 1, config(ray.address, told)
     init = given["trainer"]["init"]
     init["hosts"]["count"] = count
     init["devices"] = {"platform": "cpu", "count": count}
@@ -111,27 +113,27 @@ def test_a_job_moves_off_a_machine_that_is_preempted(
     assert not result.has_event("budget-used")
 
 
-@pytest.fixture
-def own_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
-    """A head and two more nodes for one test, after which nothing of them is left."""
-    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
-    before = child_pids()
-    with ray_nodes() as nodes:
-        for _ in range(3):
-            nodes.start()
-        yield nodes
-    # Ray's agents overwrite their environment, so no mark finds them. Where orphans become children
-    # of this process, they take it for their node, and live on.
-    for pid in child_pids() - before:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+def test_a_job_that_waits_for_its_cluster_ends_at_once_when_it_is_asked_to_stop(
+    start: Start, told: Path
+) -> None:
+    with socket.socket() as taken:  # bound, so nothing else listens there
+        taken.bind(("127.0.0.1", 0))
+        given = config(f"127.0.0.1:{taken.getsockname()[1]}", told)
+        job = start(given)
+        job.wait_for_event("cluster-awaited")
+        job.signal(signal.SIGTERM)
+        result = job.result()
+    assert result.code == 75, result.err
+    assert result.event("job-ended")["code"] == 75
 
 
 def test_a_job_outlives_its_ray_helper_a_rank_and_a_node(
     own_ray: RayNodes, start: Start, told: Path
 ) -> None:
     ray = own_ray
-    job = start(config(ray, told))
+    for _ in range(3):
+        ray.start()
+    job = start(config(ray.address, told))
     first = started(job, told, 1)
     assert len({rank["node"] for rank in first.values()}) == 2
     assert {rank["world"] for rank in first.values()} == {"2"}

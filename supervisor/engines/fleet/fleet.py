@@ -21,6 +21,13 @@ from supervisor.engines.fleet.transport import Node
 MARGIN = 1.0
 """Seconds from an agent's deadline until its guard has certainly killed all ranks, with what the
 clocks of two hosts differ in speed."""
+_LONGEST_PAUSE = 30.0
+_PAUSES = (1.0, 2.0, 5.0, 10.0, _LONGEST_PAUSE)
+"""Seconds before a node gets the next agent, by how many have ended there one after the other
+before they have introduced themselves; then as the last."""
+_SEVERAL = 3
+"""So many of them are told to people."""
+_REMEDY = "what they wrote is on that host, in Ray's worker-*.err (/tmp/ray/session_latest/logs)"
 _MAX_UNANSWERED = 2
 """An agent with so many unanswered questions, beside the present one, hears us."""
 
@@ -51,6 +58,8 @@ class HostState:
     """Whether its last question said that a standby is ready there."""
     lost: str = ""
     """Why the transport has lost it; empty: it has not."""
+    again_at: float = 0.0
+    """If it is lost: from when on its node may get another agent."""
     announced: str = ""
     """What has announced on the host that it is about to go; empty: nothing has."""
 
@@ -94,10 +103,10 @@ class HostState:
 
     def why_not_ready(self, at: float, lost_after: float) -> str:
         """Returns why ranks cannot be started on it, for people."""
-        if self.lost:
-            return f"its agent is lost: {self.lost}"
         if self.problem:
             return self.problem
+        if self.lost:
+            return f"its agent is lost: {self.lost}"
         if self.asked_at is None:
             return "its agent has not started yet"
         if at - self.asked_at >= lost_after:
@@ -123,15 +132,21 @@ class Fleet:
     cluster_lost: tuple[float, str] | None = None
     """Since when the cluster does not answer, and why; None: it does."""
     hosts: dict[str, HostState] = field(default_factory=dict)
-    """By agent; also the lost ones, until nothing of theirs can live."""
+    """By agent; also the lost ones, until nothing of theirs can live, and their nodes may get
+    another one."""
     nodes: dict[str, Node] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+    """How many agents in a row were lost on a node before they have introduced themselves."""
 
     def seen(self, nodes: Iterable[Node]) -> None:
         """These nodes are alive, and no others."""
         self.nodes = {node.id: node for node in nodes}
+        self.failed = {node: times for node, times in self.failed.items() if node in self.nodes}
         for agent, host in self.hosts.items():
             if host.node.id in self.nodes:
                 self.hosts[agent] = replace(host, node=self.nodes[host.node.id])
+            else:  # when it comes back, it may be set up otherwise
+                self.hosts[agent] = replace(host, again_at=0.0)
 
     def to_place(self, at: float) -> tuple[Node, ...]:
         """Returns the nodes that need an agent: those that have none, while too few have one that
@@ -141,7 +156,7 @@ class Fleet:
         Nodes that are about to go come last, and those with an agent that does not answer any more
         have one: it may come back. The hosts of a slice come one after the other.
         """
-        taken = {host.node.id for host in self.hosts.values() if not host.lost} | self.left_out
+        taken = {host.node.id for host in self._that_take_a_node(at)} | self.left_out
         usable = sum(
             self._may_serve(host, at) and host.node.id not in self.left_out
             for host in self.hosts.values()
@@ -149,6 +164,10 @@ class Fleet:
         free = [node for name, node in self.nodes.items() if name not in taken]
         free.sort(key=lambda node: (bool(node.draining), node.slice))
         return tuple(free[: max(0, self.wanted - usable)])
+
+    def _that_take_a_node(self, at: float) -> list[HostState]:
+        """Returns the hosts whose nodes get no other agent now."""
+        return [host for host in self.hosts.values() if not host.lost or at < host.again_at]
 
     def expects_more(self, at: float) -> bool:
         """Whether another host may become ready soon: one with an agent that may be of use, or a
@@ -191,6 +210,7 @@ class Fleet:
             sure_at = before.sure_at
         else:
             sure_at = at + wait
+        self.failed.pop(before.node.id, None)
         self.hosts[agent] = replace(
             before, machine=machine, problem=problem, remedy=remedy, sure_at=sure_at
         )
@@ -198,7 +218,7 @@ class Fleet:
     def unfit(self, at: float) -> tuple[HostState, ...]:
         """Returns all hosts, if it is certain of each that only a person can make it usable; none
         otherwise."""
-        there = [host for host in self.hosts.values() if not host.lost]
+        there = self._that_take_a_node(at)
         is_sure = all(host.sure_at is not None and at >= host.sure_at for host in there)
         seen = {host.node.id for host in there}
         return tuple(there) if is_sure and self.nodes.keys() <= seen else ()
@@ -207,15 +227,35 @@ class Fleet:
         """An agent's question came, and is answered at once."""
         self.hosts[agent] = self.hosts[agent].questioned(question, at)
 
-    def lost(self, agent: str, why: str) -> None:
-        """The transport has lost an agent."""
-        if agent in self.hosts:
-            self.hosts[agent] = replace(self.hosts[agent], lost=why or "no reason is known")
+    def lost(self, agent: str, why: str, at: float, remedy: str = "") -> HostState | None:
+        """The transport has lost an agent; for `remedy` see `transport.Listener`. Returns its host,
+        if it is known.
+
+        If the agent was lost before it has introduced itself, its node gets the next one after a
+        pause; and if that is so again and again, the host has a problem.
+        """
+        host = self.hosts.get(agent)
+        if host is None:
+            return None
+        why = why or "no reason is known"
+        host = replace(host, lost=why, again_at=at)
+        if not host.machine:
+            times = self.failed[host.node.id] = self.failed.get(host.node.id, 0) + 1
+            pause = _LONGEST_PAUSE if remedy else _PAUSES[min(times, len(_PAUSES)) - 1]
+            host = replace(host, again_at=at + pause)
+            if remedy:
+                host = replace(host, problem=why, remedy=remedy, sure_at=at)
+            elif times == _SEVERAL:
+                problem = f"{times} agents in a row have ended there before they answered: {why}"
+                host = replace(host, problem=problem, remedy=_REMEDY)
+        self.hosts[agent] = host
+        return host
 
     def forget(self, at: float, used: Collection[str]) -> None:
         """Forget the lost agents of which nothing can live, except `used`."""
         for agent, host in list(self.hosts.items()):
-            if host.lost and agent not in used and at >= host.safe_at(self.lost_after):
+            over_at = max(host.safe_at(self.lost_after), host.again_at)
+            if host.lost and agent not in used and at >= over_at:
                 del self.hosts[agent]
 
     def ready(self, at: float) -> tuple[HostState, ...]:

@@ -1,9 +1,11 @@
 """Runs worker groups on many hosts: the leader's side, an implementation of `engine.Engine`.
 
 It tells the agents what to start, answers their questions, and posts what their reports add up to:
-one group of workers. `fleet` knows which hosts are ready, lost or safely gone, and `fleet_attempt`
-adds the reports up. `capacity_look` finds the hosts of the next attempt, `departures` tells of
-those that go, and `fleet_ending` ends an attempt. The `transport` reaches the agents.
+one group of workers. `fleet` knows which hosts are ready, lost or safely gone, `host_problems`
+which cannot be used, and `fleet_attempt` adds the reports up. `capacity_look` finds the hosts of
+the next attempt, `fleet_start` starts it on them, `observation` and `forwarding` post what happens
+to it, `departures` tells of hosts that go, and `fleet_ending` ends it. The `transport` reaches the
+agents.
 
 Commands may get lost. At each question of an agent, the leader repeats what the agent has not done
 yet (`_repeat`).
@@ -12,28 +14,22 @@ yet (`_repeat`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from supervisor.config.plan import PhasePlan
 from supervisor.core.events import (
-    CheckpointsFound,
     LaunchCancelled,
     LaunchFailed,
-    Noticed,
-    StragglerFound,
-    WorkerReported,
     WorkersGone,
-    WorkersIdle,
-    WorkersObserved,
     WorkersStarted,
 )
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 from supervisor.diagnosis.verdicts import no_hosts_failure
 from supervisor.engines.fleet.capacity_look import FIRST_JOIN, CapacityLook
 from supervisor.engines.fleet.departures import Departures
-from supervisor.engines.fleet.fleet import Fleet, HostState, in_order
+from supervisor.engines.fleet.fleet import Fleet
 from supervisor.engines.fleet.fleet_attempt import FleetAttempt
 from supervisor.engines.fleet.fleet_ending import FleetEnding
 from supervisor.engines.fleet.fleet_means import Leadership, Means
@@ -42,7 +38,6 @@ from supervisor.engines.fleet.fleet_messages import (
     Command,
     DumpRankStacks,
     Evidences,
-    Forwarded,
     Gone,
     Hello,
     KillRanks,
@@ -54,53 +49,29 @@ from supervisor.engines.fleet.fleet_messages import (
     Probed,
     Question,
     Report,
-    ReservePorts,
     Started,
-    StartRanks,
     TerminateRanks,
     Told,
-    ToldNotice,
     report_of,
 )
-from supervisor.engines.fleet.launch_text import text_of
+from supervisor.engines.fleet.fleet_start import FleetStart
+from supervisor.engines.fleet.forwarding import Forwarding
+from supervisor.engines.fleet.host_problems import HostProblems
+from supervisor.engines.fleet.observation import INTERVAL, Observation
 from supervisor.engines.fleet.own_sleep import OwnClock
 from supervisor.engines.fleet.spare_standbys import SpareStandbys
 from supervisor.engines.fleet.transport import Node, Transport
 from supervisor.engines.host_port import Compilations, Host, MainLoop
 from supervisor.engines.judging import redacted
-from supervisor.engines.launch import Launch, Part
+from supervisor.engines.launch import Launch
 from supervisor.engines.manifest_keeping import ManifestKeeping
 from supervisor.engines.newest_step import newest_told
-from supervisor.engines.straggler_watch import StragglerWatch
 from supervisor.engines.verified_start import VerifiedStart
 from supervisor.host.notice import Notice
 from supervisor.ports import Clock
-from supervisor.protocol.messages import HostTimeMessage, NoticeMessage, StepMessage
-from supervisor.protocol.reading import UnreadableError, parse_object
 
-_OBSERVE_INTERVAL = 5.0
-_OBSERVE_PAUSE = 0.05
-"""Seconds between two observations that are news: thousands of ranks may end at once."""
-_SETTLE = 10.0
-"""Seconds for a shared file system to show all hosts a file that was just written."""
 _TICKS = 20
 """How often in `lost_after` seconds the fence is looked at."""
-
-
-@dataclass(slots=True)
-class _Start:
-    """An attempt that is being started."""
-
-    launch: Launch
-    began: float
-    newest: int | None = None
-    cache: Mapping[str, str] = field(default_factory=dict)
-    coordinator: str | None = None
-    """Where the ranks meet; None: the host of rank 0 has not found a port yet."""
-    slices: tuple[str, ...] = ()
-    """The TPU slices of the hosts, if there are several, in the order of their ranks."""
-    slices_port: int = 0
-    """The port at which these slices meet, on the host of rank 0."""
 
 
 class FleetEngine:
@@ -134,7 +105,7 @@ class FleetEngine:
         fleet = Fleet(leadership.lost_after, clock.now() + longer, wanted, hosts_per_slice)
         self._fleet = fleet
         self._means = means = Means(transport, reactor, clock, leadership, fleet, redact)
-        self._start_of: _Start | None = None
+        self._start_of: FleetStart | None = None
         self._attempt: FleetAttempt | None = None
         self._launch: Launch | None = None
         self._last_gone: WorkersGone | None = None
@@ -143,16 +114,13 @@ class FleetEngine:
         self._capacity = CapacityLook(means)
         self._departures = Departures(means)
         self._ending = FleetEnding(means, machine, compile_cache, self._over)
-        self._observed_at = -_OBSERVE_PAUSE
-        self._is_to_observe = False
-        self._idle: dict[str, tuple[float, float]] = {}
-        self._has_stepped = False
-        self._stragglers = StragglerWatch()
+        self._observation = Observation(means, self._runs)
         self._spares = SpareStandbys()
-        self._told: set[tuple[str, str]] = set()
+        self._problems = HostProblems(means)
         self._own_clock = OwnClock(leadership.lost_after, clock.now())
         self._verified = VerifiedStart(reactor, clock, machine, means.notice, means.mention)
         self._manifests = ManifestKeeping(reactor, clock, machine, environ, means.notice)
+        self._forwarding = Forwarding(means, compile_cache, self._spares, self._manifests)
         transport.begin(self)
         self._tick()
 
@@ -172,9 +140,9 @@ class FleetEngine:
         """See `engine.Engine`."""
         self._launch, self._attempt, self._last_gone = launch, None, None
         self._suspect = None
-        start = _Start(launch, self._clock.now())
+        start = FleetStart(self._means, launch)
         self._start_of = start
-        self._has_stepped = False
+        self._forwarding.begin()
         self._verified.before(launch, partial(self._begin, start), partial(self._refused, start))
 
     def probe(
@@ -250,81 +218,31 @@ class FleetEngine:
 
     # --- starting ---------------------------------------------------------------------------
 
-    def _begin(self, start: _Start) -> None:
+    def _begin(self, start: FleetStart) -> None:
         """Place the ranks of an attempt on hosts, once enough of them are ready."""
         if self._start_of is not start or self._attempt is not None:
             return
         launch = start.launch
-        hosts = self._hosts_for(launch)
+        hosts = start.ready_hosts()
         if len(hosts) < launch.world_size:
             if self._clock.now() - start.began > FIRST_JOIN:
                 ready = len(self._fleet.ready(self._clock.now()))
                 self._refused(start, no_hosts_failure(launch.world_size, ready))
             return
-        self._fleet.before = tuple(host.node.id for host in hosts)
-        if launch.hosts:
-            start.launch = replace(launch, units=self._fleet.before)
-        self._attempt = FleetAttempt(launch.attempt, tuple(host.agent for host in hosts))
-        self._idle.clear()
-        slices = tuple(dict.fromkeys(host.node.slice for host in hosts))
-        start.slices = slices if len(slices) > 1 else ()
+        self._attempt = start.place(hosts)
         start.newest = newest_told(self._machine, launch.plan, self._means.notice)
         start.cache = self._compile_cache.environment(dict(launch.plan.env))
         self._manifests.begin(launch)
-        if launch.world_size == 1:
-            start.coordinator = ""
-        self._go_on_starting(start, self._attempt)
-        self._reactor.call_later(_OBSERVE_INTERVAL, partial(self._look_again, self._attempt))
-
-    def _hosts_for(self, launch: Launch) -> tuple[HostState, ...]:
-        """Returns the host of each rank, as far as they are ready."""
-        now = self._clock.now()
-        ready = {host.node.id: host for host in self._fleet.ready(now)}
-        if launch.hosts and launch.units:  # a probe has found them, and the core has put in order
-            nodes = launch.units
-        else:
-            chosen = self._fleet.choose(launch.world_size, self._fleet.before, now)
-            nodes = in_order([host.node.id for host in chosen], self._fleet.before)
-        return tuple(ready[node] for node in nodes if node in ready)
-
-    def _go_on_starting(self, start: _Start, attempt: FleetAttempt) -> None:
-        for agent in dict.fromkeys(attempt.agents):
-            self._start_ranks(agent, start, attempt)
-
-    def _start_ranks(self, agent: str, start: _Start, attempt: FleetAttempt) -> None:
-        """Tell an agent to start its ranks, if the place where they meet is known; else ask the
-        agent of rank 0 for it."""
-        epoch, number = self._lead.epoch, attempt.number
-        if start.coordinator is None:
-            if agent == attempt.agents[0]:
-                self._means.send(agent, ReservePorts(epoch, number, _num_ports(start)))
-            return
-        part = Part(attempt.ranks_of(agent), start.coordinator)
-        if start.slices:
-            number_of_slice = start.slices.index(self._fleet.hosts[agent].node.slice)
-            part = replace(
-                part,
-                num_slices=len(start.slices),
-                slice_number=number_of_slice,
-                slices_port=start.slices_port,
-            )
-        text = text_of(start.launch, part)
-        self._means.send(agent, StartRanks(epoch, number, text, start.newest, start.cache))
+        start.start_all_ranks()
+        self._reactor.call_later(INTERVAL, partial(self._look_again, self._attempt))
 
     def _on_ports(self, agent: str, report: Ports) -> None:
         start, attempt = self._start_of, self._attempt
-        if start is None or attempt is None or start.coordinator is not None:
+        if start is None or attempt is None:
             return
-        if report.attempt != attempt.number or agent != attempt.agents[0]:
-            return
-        if len(report.ports) < _num_ports(start):
-            self._fail_start(start, attempt, no_hosts_failure(1, 0, report.problem))
-            return
-        address = self._fleet.hosts[agent].node.address
-        start.coordinator = f"[{address}]" if ":" in address else address
-        start.coordinator += f":{report.ports[0]}"
-        start.slices_port = report.ports[-1]
-        self._go_on_starting(start, attempt)
+        failure = start.note_ports(agent, report)
+        if failure is not None:
+            self._fail_start(start, attempt, failure)
 
     def _on_started(self, attempt: FleetAttempt) -> None:
         """Post that the attempt runs, once all its ranks do, or why it does not."""
@@ -342,14 +260,14 @@ class FleetEngine:
             started = WorkersStarted(now, attempt.number, attempt.pids, start.began, standby)
             self._reactor.post(started)
             if attempt.ends:
-                self._observe(attempt)
+                self._observation.now(attempt)
 
-    def _begin_standbys(self, start: _Start) -> None:
+    def _begin_standbys(self, start: FleetStart) -> None:
         """From now on have the spares prepare standbys, once the attempt has recovered."""
         where, now = start.coordinator or "", self._clock.now()
         self._spares.begin(self._lead.epoch, start.launch, where, start.newest, start.cache, now)
 
-    def _fail_start(self, start: _Start, attempt: FleetAttempt, failure: Failure) -> None:
+    def _fail_start(self, start: FleetStart, attempt: FleetAttempt, failure: Failure) -> None:
         """Kill what was started of an attempt, and post that it could not be started."""
         self._start_of = None
 
@@ -358,7 +276,7 @@ class FleetEngine:
 
         self._ending.begin(start.launch, (), attempt, gone)
 
-    def _refused(self, start: _Start, failure: Failure) -> None:
+    def _refused(self, start: FleetStart, failure: Failure) -> None:
         self._start_of = self._attempt = self._launch = None
         self._ending.forget()
         told = redacted(failure, self._redact)
@@ -377,9 +295,11 @@ class FleetEngine:
         self._fleet.placed(agent, node)
         self._means.introduce(agent)
 
-    def agent_lost(self, agent: str, why: str) -> None:
+    def agent_lost(self, agent: str, why: str, remedy: str = "") -> None:
         """See `transport.Listener`."""
-        self._fleet.lost(agent, why)
+        lost = self._fleet.lost(agent, why, self._clock.now(), remedy)
+        if lost is not None and lost.problem:
+            self._problems.tell(lost)
         for name, host in self._fleet.hosts.items():
             if host.problem and not host.lost:  # it may have been the other agent of its machine
                 self._means.introduce(name)
@@ -401,8 +321,7 @@ class FleetEngine:
         try:
             report = report_of(payload)
         except MessageError as error:
-            problem = f"its messages are not understood: {error}"
-            self._unusable(agent, problem, self._of_another_version(agent), self._clock.now())
+            self._problems.not_understood(agent, error)
             return
         if agent in self._fleet.hosts:
             self._on_report(agent, report)
@@ -415,13 +334,13 @@ class FleetEngine:
             case Question():
                 self._on_question(agent, report, now)
             case Hello():
-                self._on_hello(agent, report)
+                self._problems.greet(agent, report)
             case Ports():
                 self._on_ports(agent, report)
             case Evidences():
                 self._ending.note_evidence(agent, report)
             case Told():
-                self._on_told(agent, report, now)
+                self._forwarding.hear(agent, report, self._attempt)
             case Probed():
                 self._capacity.note(agent, report)
             case Started() | NotStarted() | Observed() | Gone():
@@ -430,7 +349,7 @@ class FleetEngine:
 
     def _on_question(self, agent: str, question: Question, now: float) -> None:
         if question.epoch > self._lead.epoch:
-            self._unusable(agent, f"it obeys another supervisor (epoch {question.epoch})")
+            self._problems.obeys_another(agent, question.epoch)
             return
         if question.epoch < self._lead.epoch:
             self._means.introduce(agent)
@@ -461,7 +380,7 @@ class FleetEngine:
                 agent, KillRanks(self._lead.epoch, attempt.number)
             )  # its `Gone` was lost
         elif start is not None and agent not in attempt.started:
-            self._start_ranks(agent, start, attempt)
+            start.start_ranks(agent)
 
     def _repeat_to_spare(self, agent: str, question: Question) -> None:
         """Tell an agent that has no ranks again what it has not probed or prepared yet."""
@@ -473,46 +392,6 @@ class FleetEngine:
             command = self._spares.wanted(question, attempt.number, self._clock.now())
         if command is not None:
             self._means.send(agent, command)
-
-    def _on_hello(self, agent: str, hello: Hello) -> None:
-        if hello.epoch != self._lead.epoch:
-            return
-        problem, remedy, wait = hello.problem, "", 0.0
-        if hello.version != self._lead.version:
-            problem = f"it has supervise {hello.version}, and this host {self._lead.version}"
-            remedy = self._of_another_version(agent)
-        elif self._lead.token is not None and hello.token != self._lead.token:
-            how = "is missing" if hello.token is None else "differs"
-            problem = f"it does not see this model_dir ({self._lead.owner_file} {how} there)"
-            remedy = "give trainer.init.model_dir a folder that all hosts share at the same path"
-            wait = _SETTLE
-        self._fleet.introduced(agent, hello, self._clock.now(), problem, remedy, wait)
-        host = self._fleet.hosts[agent]
-        if host.problem:
-            self._unusable(agent, host.problem, host.remedy, host.sure_at)
-
-    def _of_another_version(self, agent: str) -> str:
-        """Returns what a person does about an agent of another version. One that an earlier leader
-        has placed is replaced instead: what is installed on its host may have changed since."""
-        if not self._means.is_ours(agent):
-            self._means.transport.remove(agent)
-            return ""
-        return f"install supervise {self._lead.version} on each host"
-
-    def _unusable(
-        self, agent: str, problem: str, remedy: str = "", sure_at: float | None = None
-    ) -> None:
-        host = self._fleet.hosts.get(agent)
-        if host is None:
-            return
-        sure_at = sure_at if remedy else None
-        self._fleet.hosts[agent] = replace(host, problem=problem, remedy=remedy, sure_at=sure_at)
-        if (host.node.id, problem) not in self._told:
-            self._told.add((host.node.id, problem))
-            text = f"host {host.node.id} is not used: {problem}"
-            text += f"; {remedy}" if remedy else ""
-            self._means.notice(Notice("host-unusable", text, unit=host.node.id, reason=problem))
-        self._means.place_agents()
 
     def _on_attempt(
         self, agent: str, report: Started | NotStarted | Observed | Gone, now: float
@@ -541,59 +420,7 @@ class FleetEngine:
                     why = attempt.slept.get(agent, why)
                     self._fail_start(self._start_of, attempt, no_hosts_failure(1, 0, why))
         if news:
-            self._observe_soon(attempt)
-
-    def _on_told(self, agent: str, report: Told, now: float) -> None:
-        is_of_attempt = self._attempt is not None and report.attempt == self._attempt.number
-        for event in report.events:
-            if is_of_attempt or isinstance(event, ToldNotice):
-                self._pass_on(agent, event, now)
-
-    def _pass_on(self, agent: str, event: Forwarded, now: float) -> None:
-        """Post an event of an agent's engine as our own."""
-        self._spares.hear(event, now)
-        match event:
-            case ToldNotice(name, text, keys, routine):
-                told = f"[{self._means.host_of(agent)}] {self._redact(text)}"
-                self._reactor.post(Noticed(now, Notice(name, told, **self._keys(keys)), routine))
-                return
-            case WorkerReported(message=NoticeMessage() as message):
-                message = replace(message, text=self._redact(message.text))
-                event = replace(event, message=message)
-            case WorkerReported(_, attempt, rank, HostTimeMessage() as message):
-                found = self._stragglers.hear(attempt, rank, message)
-                if found is not None:
-                    found = replace(found, host=self._means.host_of(agent))
-                    self._reactor.post(StragglerFound(now, attempt, found))
-                return
-            case WorkerReported(message=StepMessage()) if not self._has_stepped:
-                self._has_stepped = True
-                self._compile_cache.take_over()
-            case CheckpointsFound(directory=directory):
-                self._manifests.found(Path(directory))
-            case WorkersIdle(_, _, seconds):
-                self._idle[agent] = (now, seconds)
-                idle = self._idle_for(now)
-                if idle is None:
-                    return
-                event = replace(event, seconds=idle)
-        self._reactor.post(replace(event, at=now))
-
-    def _keys(self, text: str) -> dict[str, object]:
-        """Returns the keys of a notice, redacted; none if a secret was so cut out that they cannot
-        be read."""
-        try:
-            return parse_object(self._redact(text).encode(), "notice")
-        except UnreadableError:
-            return {}
-
-    def _idle_for(self, now: float) -> float | None:
-        """Returns for how long the ranks of all hosts have been idle; None: some are not."""
-        attempt = self._attempt
-        agents = attempt.agents if attempt is not None else ()
-        looks = [self._idle.get(agent, (0.0, 0.0)) for agent in agents]
-        recent = all(now - at < 2 * _OBSERVE_INTERVAL for at, _ in looks)
-        return min(seconds for _, seconds in looks) if looks and recent else None
+            self._observation.soon(attempt)
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -653,34 +480,18 @@ class FleetEngine:
             told = sleep.text if sleep is not None else f"host {name} was lost: {why}"
             self._fail_start(start, attempt, no_hosts_failure(1, 0, told))
         elif news:
-            self._observe_soon(attempt)
+            self._observation.soon(attempt)
 
-    def _observe_soon(self, attempt: FleetAttempt) -> None:
-        """Post how the ranks are: now, or in a moment, if that was just done."""
-        left = self._observed_at + _OBSERVE_PAUSE - self._clock.now()
-        if left <= 0.0:
-            self._observe(attempt)
-        elif not self._is_to_observe:
-            self._is_to_observe = True
-            self._reactor.call_later(left, partial(self._observe, attempt))
-
-    def _observe(self, attempt: FleetAttempt) -> None:
-        """Post how the ranks are, if they were started."""
-        self._is_to_observe = False
-        if self._start_of is None and self._attempt is attempt:
-            self._observed_at = self._clock.now()
-            survivors = tuple(one for each in attempt.survivors.values() for one in each)
-            told = tuple(replace(each, command=self._redact(each.command)) for each in survivors)
-            now = self._clock.now()
-            seen = WorkersObserved(now, attempt.number, attempt.pids, attempt.exits, told)
-            self._reactor.post(seen)
+    def _runs(self, attempt: FleetAttempt) -> bool:
+        """Whether all ranks of this attempt were started, and it is not over."""
+        return self._start_of is None and self._attempt is attempt
 
     def _look_again(self, attempt: FleetAttempt) -> None:
         if self._attempt is attempt and self._launch is not None:
             self._manifests.look(self._launch)
             if not self._ending.is_on:
-                self._observe(attempt)
-            self._reactor.call_later(_OBSERVE_INTERVAL, partial(self._look_again, attempt))
+                self._observation.now(attempt)
+            self._reactor.call_later(INTERVAL, partial(self._look_again, attempt))
 
     def _on_ready(self) -> None:
         """A host may have become ready: go on with what waits for hosts."""
@@ -701,8 +512,3 @@ class FleetEngine:
         if running is not None and running.number == attempt:
             for agent in dict.fromkeys(running.agents):
                 self._means.send(agent, command)
-
-
-def _num_ports(start: _Start) -> int:
-    """Returns how many ports an attempt needs on the host of rank 0."""
-    return 2 if start.slices else 1

@@ -95,6 +95,8 @@ class Lost:
 
     agent: str
     why: str
+    remedy: str = ""
+    """What a person does if no agent can run on its host as that is set up; empty: one may."""
 
 
 @dataclass(frozen=True, slots=True)

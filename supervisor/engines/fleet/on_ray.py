@@ -60,7 +60,8 @@ def engine_on_ray(
     tell_now: Tell,
     stack: ExitStack,
 ) -> Engine:
-    """Returns the engine, once the cluster answers. When `stack` ends, its agents are ended.
+    """Returns the engine, once the cluster answers, or once the job is asked to stop. When `stack`
+    ends, its agents are ended.
 
     Only hosts with accelerators of the `platform` are used; of any other, all of the cluster.
     `epoch` and `owner` are those of model_dir's lease, and `check` raises once it is not ours.
@@ -81,7 +82,7 @@ def engine_on_ray(
     cluster = Cluster(hosts.address, f"supervise-{job}", epoch, str(Path.cwd()), resource)
     transport = RayTransport(cluster, reactor, notice)
     stack.callback(transport.close)
-    transport.join(_PATIENCE, tell_now)
+    transport.join(_PATIENCE, tell_now, lambda: reactor.stop_requests > 0)
     comparable = owner if owner is not None and Uri.parse(owner.file) is None else None
     leadership = Leadership(
         epoch,

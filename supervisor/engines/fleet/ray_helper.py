@@ -41,7 +41,9 @@ from supervisor.engines.fleet.helper_messages import (
 from supervisor.engines.fleet.node_names import NodeNames
 from supervisor.engines.fleet.payload_frames import Frames, framed
 from supervisor.engines.fleet.ray_relay import OutdatedError, Relay
+from supervisor.engines.fleet.start_problems import start_problem
 from supervisor.engines.fleet.transport import Node
+from supervisor.history.writer import writer
 
 
 def _use_token() -> None:
@@ -58,6 +60,7 @@ from ray._private.authentication.authentication_utils import is_token_auth_enabl
 from ray._private.services import canonicalize_bootstrap_address  # noqa: E402
 from ray._raylet import GcsClient  # noqa: E402
 from ray.exceptions import (  # noqa: E402
+    ActorDiedError,
     ActorUnavailableError,
     AuthenticationError,
     RayError,
@@ -216,7 +219,10 @@ class Helper:
             why = f"Ray has not started it on node {where} within {_PLACE_TIMEOUT:g} s"
             await self._end(name, why)
         except (RayError, ReservationError, ValueError) as error:
-            await self._end(name, _first_line(error))
+            if isinstance(error, ActorDiedError) and error._actor_init_failed:
+                await self._end(name, *start_problem(str(error), writer()))
+            else:
+                await self._end(name, _first_line(error))
         else:
             if name in self._agents:
                 await self._say(Placed(name, self._names.of(agent.node)))
@@ -295,14 +301,14 @@ class Helper:
                 pass  # it has ended, or will when its actor does
         await self._end(name, "it was removed")
 
-    async def _end(self, name: str, why: str) -> None:
+    async def _end(self, name: str, why: str, remedy: str = "") -> None:
         """Forget the agent, and end its actor if it is still there."""
         if (agent := self._agents.pop(name, None)) is None:
             return
         if agent.actor is not None:
             ending = asyncio.ensure_future(asyncio.to_thread(self._end_actor, agent))
             await asyncio.wait({ending}, timeout=_END_TIMEOUT)  # the head may not answer
-        await self._say(Lost(name, why))
+        await self._say(Lost(name, why, remedy))
         for task in agent.tasks:
             task.cancel()
 

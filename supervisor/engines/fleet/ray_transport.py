@@ -57,6 +57,8 @@ _TEXT_OPEN = (
 )
 _TELL_AFTER = 3.0
 """Seconds to wait for the cluster before people are told of it."""
+_GLANCE = 0.2
+"""Seconds between two looks at whether somebody who waits has given up."""
 _MAX_SAID = 2048
 """Bytes at the end of a helper's error output that are told."""
 
@@ -119,9 +121,10 @@ class RayTransport:
         """The pid of the present helper, or of the last one."""
         return self._helper.pid
 
-    def join(self, patience: float, tell_now: Tell) -> None:
-        """Wait until the helper is in the cluster. Nothing is lost if the caller waits here: what
-        comes is kept for the listener. `tell_now` tells people at once that this takes long.
+    def join(self, patience: float, tell_now: Tell, gives_up: Callable[[], bool]) -> None:
+        """Wait until the helper is in the cluster, or until `gives_up` is true. Nothing is lost if
+        the caller waits here: what comes is kept for the listener. `tell_now` tells people at once
+        that this takes long.
 
         Raises:
             ClusterRefusedError: the cluster can never be used as it is.
@@ -130,9 +133,8 @@ class RayTransport:
         began = time.monotonic()
         until, why = began + patience, ""
         pause, is_told = _FIRST_PAUSE, False
-        while (now := time.monotonic()) < until:
-            next_look = until if is_told else min(until, began + _TELL_AFTER)
-            message = self._helper.first(next_look - now)
+        while time.monotonic() < until and not gives_up():
+            message = self._helper.first(_GLANCE)
             match message:
                 case Refused(text):
                     raise ClusterRefusedError(text)
@@ -148,11 +150,12 @@ class RayTransport:
             if message is None and not self._helper.is_closed:
                 continue
             self._helper.kill()
-            time.sleep(min(pause, max(0.0, until - time.monotonic())))
+            _sleep(min(pause, until - time.monotonic()), gives_up)
             pause = min(2 * pause, _PAUSES[-1])
             self._helper = _HelperProcess(self._cluster)
-        address = self._cluster.address
-        raise ClusterUnreachableError(why or f"no Ray cluster answers at {address}")
+        if not gives_up():
+            address = self._cluster.address
+            raise ClusterUnreachableError(why or f"no Ray cluster answers at {address}")
 
     def _awaited(self, why: str, patience: float) -> Notice:
         """Returns what people should know if the cluster does not answer at once."""
@@ -261,8 +264,8 @@ class RayTransport:
                 self._lose_cluster(why)
             case Placed(agent, node):
                 self._placed(agent, node)
-            case Lost(agent, why):
-                self._lose(agent, why)
+            case Lost(agent, why, remedy):
+                self._lose(agent, why, remedy)
             case Payload(agent, data):
                 if agent in self._agents:
                     self._listener.heard(agent, data)
@@ -291,11 +294,11 @@ class RayTransport:
             assert self._listener is not None
             self._listener.agent_placed(agent, node)
 
-    def _lose(self, agent: str, why: str) -> None:
+    def _lose(self, agent: str, why: str, remedy: str = "") -> None:
         if self._agents.pop(agent, None) is not None:
             self._lost.add(agent)
             assert self._listener is not None
-            self._listener.agent_lost(agent, why)
+            self._listener.agent_lost(agent, why, remedy)
 
     def _lose_cluster(self, why: str) -> None:
         if not self._told_lost:
@@ -410,3 +413,10 @@ class _HelperProcess:
             while (frame := self._unsaid.get()) is not None:
                 self._connection.sendall(frame)
             self._connection.shutdown(socket.SHUT_WR)
+
+
+def _sleep(seconds: float, gives_up: Callable[[], bool]) -> None:
+    """Sleep for so long, or until `gives_up` is true."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not gives_up():
+        time.sleep(min(_GLANCE, left))

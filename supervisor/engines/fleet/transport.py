@@ -49,8 +49,9 @@ class Listener(Protocol):
         """
         ...
 
-    def agent_lost(self, agent: str, why: str) -> None:
-        """The agent cannot be reached any more for certain, or could not be placed.
+    def agent_lost(self, agent: str, why: str, remedy: str = "") -> None:
+        """The agent cannot be reached any more for certain, or could not be placed. `remedy` is
+        what a person does if none can run on its node as that is set up; empty: one may.
 
         Called at most once for an agent; it is never placed or heard again. It proves nothing about
         the processes that the agent has started.
