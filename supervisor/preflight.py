@@ -23,6 +23,7 @@ from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.adapters.stores.storage import make_durably
 from supervisor.config import gpus, placeholders, visible_chips
 from supervisor.config.known_programs import is_shell
+from supervisor.config.named_program import assignments
 from supervisor.config.places import missing_path_hint
 from supervisor.config.plan import JAX_PLATFORMS, PhasePlan, may_fall_back_to_cpu
 from supervisor.config.problems import Location, Problem
@@ -283,6 +284,8 @@ def _why_not(program: str, config: str) -> str:
     if "/" not in program and program != "~":
         if " " in program:
             return f"no program is called {program!r}: write each word as an item of its own"
+        if assignments(("env", program, "")):
+            return f"no shell reads it: write env before the variable, as in env {program} PROGRAM"
         beside = f"; write ./{program} for the file here" if path.is_file() else ""
         return f"no such program in PATH: {program}{beside}"
     try:
@@ -398,7 +401,8 @@ def _unseen_success(prepared: Prepared, state: JobState, *, once: bool) -> Itera
                 "but nothing in the config tells a step: it can succeed only if supervise finds "
                 "the directory where the program saves, or the program reports its steps itself "
                 "(by supervise_worker or jax.monitoring); to be sure, give "
-                "command.progress.pattern or init.checkpoint.directory (now "
+                "--set 'trainer.command.progress.pattern=...' or "
+                "--set trainer.init.checkpoint.directory=... (now "
                 f"{plan.checkpoint_dir})",
             )
 

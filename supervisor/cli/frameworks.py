@@ -134,8 +134,9 @@ def recognise(tree: ast.Module | None, argv: Sequence[str], program: NamedProgra
     below = {**_OPTIONS_OF_ALL, **(framework.options if framework is not None else {})}
     folders = (_joined(given[name], path, given) for name, path in below.items() if name in given)
     made = _checkpointer_folders(tree, known) if tree is not None else ()
+    told = _told_folder(tree, known, framework) if tree is not None else None
     saved = _folder_of_steps(tree, known) if tree is not None else None
-    found = (*folders, *made, _named_folder(tree, known), saved)
+    found = (*folders, *made, told, _named_folder(tree, known), saved)
     literal = (each for each in found if each is not None and _is_literal(each))
     return Finding(framework, next(literal, None))
 
@@ -157,6 +158,20 @@ def _joined(folder: str, below: str, given: Mapping[str, str]) -> str | None:
         if "://" not in folder
         else (folder.rstrip("/") + ("" if below == _ITSELF else f"/{below}"))
     )
+
+
+def _told_folder(tree: ast.Module, known: Known, framework: Framework | None) -> str | None:
+    """Returns the only folder that the script gives to its framework itself, as in
+    `TrainingArguments(output_dir="out")`; None: there is none, or several."""
+    below = framework.options if framework is not None else {}
+    found = {
+        _joined(path, below[each.arg], known.options)
+        for call in calls(tree)
+        for each in call.keywords
+        if each.arg is not None and each.arg in below
+        if (path := path_of(each.value, known)) is not None
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 def _named_folder(tree: ast.Module | None, known: Known) -> str | None:

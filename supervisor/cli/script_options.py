@@ -28,6 +28,9 @@ NUMBER = "\0"
 """Stands for a value in a name."""
 _SAVE = frozenset({"save", "save_file", "savez", "savez_compressed", "save_weights", "save_model"})
 """Functions that get the path that they save to."""
+_FILL_IN = frozenset({"ModelCheckpoint"})
+"""Functions that get a template of that path, and put the step into it themselves."""
+_FIELD = re.compile(r"\{[^{}]*\}")
 _OPEN = frozenset({"open", "File"})
 """Functions that do so if they get a mode for writing."""
 
@@ -139,20 +142,32 @@ def saved_names(tree: ast.Module, known: Known) -> Iterator[str]:
         function = name_of(call.func)
         modes = [each.value for each in call.args[1:] if isinstance(each, ast.Constant)]
         is_opened = function in _OPEN and any(str(mode).startswith(("w", "x")) for mode in modes)
-        if function not in _SAVE and not is_opened:
+        if function not in _SAVE | _FILL_IN and not is_opened:
             continue
         for given in (*call.args, *(each.value for each in call.keywords)):
             if isinstance(given, ast.Name):
                 given = known.variables.get(given.id, given)
             *folders, name = _parts(given) or (given,)
             above = [path_of(each, known) for each in folders]
-            if isinstance(name, ast.JoinedStr) and None not in above:
-                text = "".join(map(_text_in, name.values))
+            text = _numbered_name(name, known, is_template=function in _FILL_IN)
+            if text is not None and None not in above:
                 yield posixpath.join(*(each for each in above if each is not None), text)
 
 
-def _text_in(part: ast.expr) -> str:
-    return str(part.value) if isinstance(part, ast.Constant) else NUMBER
+def _numbered_name(name: ast.expr, known: Known, *, is_template: bool) -> str | None:
+    """Returns a name with `NUMBER` for each value in it that is not known; None: it has no
+    values."""
+    match name:
+        case ast.JoinedStr(values=parts):
+            return "".join(_text_in(part, known) for part in parts)
+        case ast.Constant(value=str() as text) if is_template:
+            return _FIELD.sub(NUMBER, text)
+    return None
+
+
+def _text_in(part: ast.expr, known: Known) -> str:
+    value = part.value if isinstance(part, ast.FormattedValue) else part
+    return path_of(value, known) or NUMBER
 
 
 def _parts(node: ast.expr) -> Sequence[ast.expr]:

@@ -42,9 +42,17 @@ def apply_override(source: YamlSource, override: str) -> None:
         raise ConfigError([Problem(f"--set {told}", key_path(path), str(error))]) from None
     except ConfigError as error:
         found = [
-            Problem(f"--set {told}", key_path(path), problem.message) for problem in error.problems
+            Problem(f"--set {told}", key_path(path), _with_quotes(path, problem.message))
+            for problem in error.problems
         ]
         raise ConfigError(found) from None
+
+
+def _with_quotes(path: Location, message: str) -> str:
+    """Returns the message, with how to write text that is no YAML."""
+    if "not valid YAML" not in message:
+        return message
+    return f"{message}; text needs quotes of its own: --set \"{key_path(path)}='...'\""
 
 
 def _redacted_option(path: Location, text: str) -> str:

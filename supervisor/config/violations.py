@@ -51,7 +51,9 @@ def _message(item: ErrorDetails, model: type[BaseModel], location: Location) -> 
     if is_hidden(location) and kind == "value_error":
         return "cannot be used"  # the message of a ValueError of ours may quote the value
     message = _WORDS.get(kind) or item["msg"].removeprefix("Value error, ")
-    return f"{message[0].lower()}{message[1:]} (value {shown(value, location)})"
+    quoted = "; YAML reads text that looks like JSON as such: put 'quotes' around it"
+    remedy = quoted if kind == "string_type" and isinstance(value, dict | list) else ""
+    return f"{message[0].lower()}{message[1:]} (value {shown(value, location)}){remedy}"
 
 
 def _unknown_kind_message(item: ErrorDetails, model: type[BaseModel], location: Location) -> str:

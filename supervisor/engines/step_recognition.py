@@ -68,7 +68,8 @@ class StepRecognition:
         shown = self._shown(example)
         text = (
             f"steps are read from lines such as {shown!r}. They are shown, but set no deadline and "
-            "prove no success: give command.progress.pattern for that, or to choose other lines"
+            "prove no success: give --set 'trainer.command.progress.pattern=...' for that, or to "
+            "choose other lines"
         )
         self._tell(Notice("steps-recognised", text, phase=phase, detail=shown))
 

@@ -123,7 +123,7 @@ def test_a_pattern_for_numbered_files_is_named(
     (tmp_path / name).touch()
     found = found_nearby(None, [tmp_path], 0.0)
     assert f"{tmp_path}/{name}; " in found
-    told = re.search(r"set trainer\.init\.checkpoint\.pattern to '(\S+)' if", found)
+    told = re.search(r"give --set 'trainer\.init\.checkpoint\.pattern=(\S+)' if", found)
     assert (told[1] if told else None) == pattern
     assert pattern is None or re.fullmatch(pattern, name)
 

@@ -87,6 +87,17 @@ def test_any_key_can_be_set(config: str, option: str, path: str, value: Any) -> 
         ),
         (
             COMMAND,
+            r"trainer.command={progress: {pattern: [Ss]tep (\d+)}",
+            "text needs quotes of its own: --set \"trainer.command='...'\"",
+        ),
+        (
+            "trainer: {init: {model_dir: d, autorestart: {max_num_restarts: 1}}, command: "
+            "{argv: [a]}}",
+            r'trainer.command.progress.pattern={"step": (\d+)}',
+            "YAML reads text that looks like JSON as such: put 'quotes' around it",
+        ),
+        (
+            COMMAND,
             "trainer.command[2]=x",
             "trainer.command[2]: there is no item [2]: the value is not a list",
         ),

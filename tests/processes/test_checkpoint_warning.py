@@ -146,7 +146,7 @@ def test_commits_that_are_seen_are_no_reason(
     [
         (
             'gzip.open("snapshots/snap_00020.pkl.gz", "wb").close()',
-            r"set trainer.init.checkpoint.pattern to 'snap_(\d+)\.pkl\.gz'",
+            r"give --set 'trainer.init.checkpoint.pattern=snap_(\d+)\.pkl\.gz'",
         ),
         ('open("snapshots/latest.npz", "wb").close()', "overwritten in place"),
         ('open("metrics.pkl", "wb").close()', None),

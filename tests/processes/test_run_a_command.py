@@ -185,6 +185,7 @@ def test_a_secret_in_a_saved_config_is_told_and_kept_private(run: Run, tmp_path:
         (["--success-step", "0", "--", "a"], 78, "supervise: --success-step: input should be"),
         (["--", "python", "gone.py"], 78, "supervise: the command: no such file: gone.py; a rel"),
         (["--", "./{x}"], 78, "no such file: ./{x};"),
+        (["--", "STEPS=6", "python"], 78, "as in env STEPS=6 PROGRAM"),
         (["--", "no-such-program"], 78, "the command: no such program in PATH: no-such-program"),
         (["--save-config", "", "--", "true"], 64, "--save-config: the name of the file is empty"),
         (["--model-dir", "train.py", "--", "true"], 78, "supervise: --model-dir: cannot be writ"),

@@ -147,7 +147,8 @@ def _naming(path: Path) -> str:
     if number is None or is_known or path.is_dir():
         return "save with the step in the name, or describe the names"
     before, after = _any_number(number[1]), _any_number(number[2])
-    return f"set {_PATTERN} to '{before}(\\d+){after}' if only complete ones have such a name"
+    given = f"--set '{_PATTERN}={before}(\\d+){after}'"
+    return f"give {given} if only complete ones have such a name"
 
 
 def _any_number(text: str) -> str:

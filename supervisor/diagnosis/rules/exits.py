@@ -160,8 +160,8 @@ RULES = (
         PREEMPTED,
         "The worker ended after a SIGTERM that the supervisor did not send. Usually it has saved, "
         "but its work is not done.",
-        f"{WHO_STOPS_IT} If the program sends it when its work is done, `command.success` must say "
-        "what proves that.",
+        f"{WHO_STOPS_IT} If the program sends it when its work is done, `command.success` "
+        "(`--success-step N`) must say what proves that.",
         charge=Charge.PREEMPTIONS,
         facts=(TOLD_TO_STOP,),
         transient=True,
@@ -174,8 +174,8 @@ RULES = (
         "the command went on in the background",
         "It exited, but processes that it had started were still running 5 s later.",
         "Run the program in the foreground (no `&`, nohup, setsid or daemon option; end a shell "
-        "script with `wait`). If the work was done, declare `success`: what is left over then "
-        "does no harm.",
+        "script with `wait`). If the work was done, declare `success` (`--success-step N`): what "
+        "is left over then does no harm.",
         facts=(STILL_RUNNING,),
         confidence=MEDIUM,
     ),
