@@ -66,7 +66,8 @@ class Place(Enum):
         "made a moment ago with O_EXCL, under a random name",
     )
     REQUEST = _Removable(
-        "a request of `supervise quarantine clear`, `stop` or `restart` that the supervisor has read",
+        "a request of `supervise quarantine clear`, `stop` or `restart` that the supervisor has "
+        "read",
         r"(?:requests/)?[^/]+\.(?:clear-quarantine|stop|restart)\.json",
         "it is addressed to the supervisor, which has read it and keeps what it asks for",
     )
