@@ -36,6 +36,7 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.disk_limits import DiskLimits
 from supervisor.goodput.kept import GOODPUT
 from supervisor.host.notice import Notice, Tell
+from supervisor.narrative.attempt_records import SUMMARY
 from supervisor.narrative.failure_text import failure_line
 from supervisor.narrative.rendered import (
     RenderedTransition,
@@ -48,8 +49,6 @@ from supervisor.prepare import Prepared
 
 T = TypeVar("T")
 Made = TypeVar("Made", bound="LineObserver", covariant=True)
-_SUMMARY = "summary"
-"""The name of the summary's view in the journal."""
 
 
 class LongestSave:
@@ -255,7 +254,7 @@ def observers_of(
     observers.isolated_view(
         summary, partial(_restore_summary, summary, policy, journal, history, warn)
     )()
-    journal.add_view(_SUMMARY, observers.isolated_view(summary, summary.view))
+    journal.add_view(SUMMARY, observers.isolated_view(summary, summary.view))
     keeper = GoodputKeeper(log.say)
     observers.add(keeper)
     observers.isolated_view(keeper, partial(keeper.restore, history))()
@@ -299,7 +298,7 @@ def _restore_summary(
     """Restore the summary's view from the journal's snapshot and replay the transitions since; if
     the view cannot be used, replay the whole journal."""
     snapshot = history.snapshot
-    if snapshot is None or summary.restore(snapshot.views.get(_SUMMARY)):
+    if snapshot is None or summary.restore(snapshot.views.get(SUMMARY)):
         first = snapshot.policy if snapshot is not None else None
         summary.replay(render_history(history.transitions, first or policy))
         return

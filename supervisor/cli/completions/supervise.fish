@@ -127,6 +127,7 @@ complete -c supervise -n '_shtab_supervise_using rules' -l json -d 'print JSON, 
 complete -c supervise -n '_shtab_supervise_using rules' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'a config whose autorestart.rules come first'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a status -d 'print where the job in a model_dir stands'
 complete -c supervise -n '_shtab_supervise_using status' -s h -l help -d 'show this help message and exit'
+complete -c supervise -n '_shtab_supervise_using status' -l watch -d 'go on until the job has ended: in a terminal in place, else whenever it changes'
 complete -c supervise -n '_shtab_supervise_using status' -l json -d 'print one JSON object, for programs'
 complete -c supervise -n '_shtab_supervise_using status' -l exit-code -d 'exit as the job did; 3: it has not ended, 66: there is none'
 complete -c supervise -n '_shtab_supervise_using status; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'

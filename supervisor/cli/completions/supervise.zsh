@@ -230,6 +230,7 @@ _shtab_supervise_schema_defaults_added=0
 
 _shtab_supervise_status_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--watch[go on until the job has ended\: in a terminal in place, else whenever it changes]"
   "--json[print one JSON object, for programs]"
   "--exit-code[exit as the job did\; 3\: it has not ended, 66\: there is none]"
   ":the directory of the job, or its URI in a bucket:_files -/"
