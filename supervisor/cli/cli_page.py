@@ -91,7 +91,8 @@ _MORE: Mapping[str, str] = {
     "its second attempt. `supervise rules NAME` says all about the code of the verdict.",
     "jobs": "A job is a folder with a journal. Links are not followed.",
     "logs": "The output stays in model_dir, in the attempt's folder, so this works on each host that "
-    "sees it. With `--follow` it ends when no supervisor runs any more.",
+    "sees it. With `--follow` it ends when no supervisor runs any more. `--grep` takes a regular expression of Python's `re`; one "
+    "that takes too long in a line ends it with 64.",
     "stop": "The program gets SIGINT if it handles that alone, else SIGTERM, and has the grace period to save. The "
     "supervisor looks for requests every 5 s (in a bucket: every minute at most), and ends with 79, so that no service "
     "manager starts it again. The next run of the same command goes on.",

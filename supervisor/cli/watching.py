@@ -50,7 +50,7 @@ def watch(
 
     `in_place`: standard output is a terminal, and each picture takes the place of the last one.
     """
-    show = _draw_in_place if in_place else _Printed().show
+    show = _Drawn().show if in_place else _Printed().show
     with suppress(KeyboardInterrupt):
         while True:
             before = _stamp(place)
@@ -96,14 +96,21 @@ class _Printed:
         sys.stdout.flush()
 
 
-def _draw_in_place(picture: Picture) -> None:
-    size = shutil.get_terminal_size()
-    rows = [row for line in picture.lines for row in _rows(printable(line), size.columns)]
-    if len(rows) >= size.lines:
-        left_out = len(rows) - (size.lines - 2)
-        rows = [*rows[: size.lines - 2], f"... {left_out} more rows: see them without --watch"]
-    drawn = "".join(f"{row[: size.columns]}{_REST_OF_LINE}\n" for row in rows)
-    print(f"{_HOME}{drawn}{_REST_OF_SCREEN}", end="", flush=True)
+class _Drawn:
+    """Draws each picture over the last one. What was on the screen before scrolls out of it."""
+
+    def __init__(self) -> None:
+        print("\n" * shutil.get_terminal_size().lines, end="")
+
+    def show(self, picture: Picture) -> None:
+        """Draw the picture, in the size that the terminal has now."""
+        size = shutil.get_terminal_size()
+        rows = [row for line in picture.lines for row in _rows(printable(line), size.columns)]
+        if len(rows) >= size.lines:
+            shown = max(size.lines - 2, 1)
+            rows = [*rows[:shown], f"... and {len(rows) - shown} more rows"]
+        drawn = "".join(f"{row[: size.columns]}{_REST_OF_LINE}\n" for row in rows)
+        print(f"{_HOME}{drawn}{_REST_OF_SCREEN}", end="", flush=True)
 
 
 def _rows(line: str, columns: int) -> Sequence[str]:

@@ -133,6 +133,7 @@ _shtab_supervise_logs_options=(
   "--attempt[the attempt\; default\: the newest one]:N:"
   "--rank[the worker\; default\: rank 0]:R:"
   {-f,--follow}"[go on with what comes, also of later attempts, until no supervisor runs]"
+  "--grep[print only the lines in which this regular expression (of Python) is found]:PATTERN:"
   ":the directory of the job, or its URI in a bucket:_files -/"
 )
 
