@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -207,7 +207,7 @@ def make_display(
     def tell(told: Notice) -> None:
         post(Noticed(clock.now(), told))
 
-    if log_format == "json" or not os.isatty(1):
+    if log_format == "json" or not _is_read_by_a_person(os.environ):
         is_json = log_format == "json"
         console = JsonConsole(1, tell, clock, as_json) if is_json else PlainConsole(1, tell)
         stack.callback(console.close)
@@ -217,6 +217,13 @@ def make_display(
     view = TerminalView(prepared.plans, prepared.policy, clock, tell)
     stack.callback(view.close)
     return Display(view.line, view.mirror, view.has_shown, (view,))
+
+
+def _is_read_by_a_person(environ: Mapping[str, str]) -> bool:
+    """Whether standard output is a terminal that can draw. A CI service that gives a terminal to
+    its jobs keeps all that is written to it as a log."""
+    is_ci = environ.get("CI", "").lower() not in ("", "0", "false")
+    return os.isatty(1) and environ.get("TERM", "") not in ("", "dumb") and not is_ci
 
 
 def observers_of(
