@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from supervisor.core.state import Status
-from supervisor.goodput.goodput_text import duration
 from supervisor.narrative.pace import Progress
 from supervisor.narrative.rendered import RenderedTransition
 from supervisor.narrative.standing import Standing
@@ -51,6 +50,8 @@ class PanelState:
     phase: int = 0
     max_steps: int | None = None
     progress: Progress = field(default_factory=Progress)
+    left: str = ""
+    """The time until the last step of the phase, in words; "": not known."""
     losses: Sequence[float] = ()
     backoff_until: float | None = None
     """Time on our clock at which the next attempt starts; None: there is no backoff."""
@@ -161,8 +162,7 @@ def _bar(state: PanelState, width: int, *, is_ascii: bool) -> str:
     if not state.max_steps or state.step is None:
         return ""
     share = min(1.0, max(0.0, state.step / state.max_steps))
-    eta = state.progress.eta_seconds
-    left = f" {duration(eta)} left" if eta is not None and state.standing.exit_code is None else ""
+    left = f" {state.left} left" if state.left and state.standing.exit_code is None else ""
     text = f" {share:.0%}{left}"
     room = max(0, min(width, 100) - len(text))
     done = round(share * room)
