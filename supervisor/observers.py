@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import FileJournal, History, JournalError
 from supervisor.adapters.stores.space import Space
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.console import JsonConsole, PlainConsole
 from supervisor.adapters.telling.goodput_keeper import GoodputKeeper
 from supervisor.adapters.telling.runlog import LogFormat, RunLog, ShowLine, as_json
-from supervisor.adapters.telling.status_file import StatusFile
+from supervisor.adapters.telling.status_file import IN_BUCKET, ON_DISK, StatusFile
 from supervisor.adapters.telling.summary import Summary
 from supervisor.adapters.telling.systemd import (
     ServiceManager,
@@ -35,6 +36,7 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.disk_limits import DiskLimits
 from supervisor.goodput.kept import GOODPUT
 from supervisor.host.notice import Notice, Tell
+from supervisor.narrative.attempt_records import SUMMARY
 from supervisor.narrative.failure_text import failure_line
 from supervisor.narrative.rendered import (
     RenderedTransition,
@@ -46,8 +48,7 @@ from supervisor.ports import CallLater, Clock, Post, Storage, Transition
 from supervisor.prepare import Prepared
 
 T = TypeVar("T")
-_SUMMARY = "summary"
-"""The name of the summary's view in the journal."""
+Made = TypeVar("Made", bound="LineObserver", covariant=True)
 
 
 class LongestSave:
@@ -82,17 +83,19 @@ class IsolatedObservers:
         self._tell = tell
         self._line_failure_reported = False
         """Whether making the lines of a transition has failed, which is reported once."""
-        self._isolated: list[_Isolated] = []
+        self._isolated: list[_Isolated[LineObserver]] = []
 
     def add(self, *observers: LineObserver) -> None:
         """Add observers; each transition goes to them in the order in which they were added."""
         for observer in observers:
             self.add_with_timers(partial(_without_timers, observer))
 
-    def add_with_timers(self, make: Callable[[CallLater], LineObserver]) -> None:
-        """Add the observer that `make` returns; it must set its timers with the `CallLater` that
-        `make` gets."""
-        self._isolated.append(_Isolated(make, self._call_later, self._tell))
+    def add_with_timers(self, make: Callable[[CallLater], Made]) -> Made:
+        """Add and return the observer that `make` returns; it must set its timers with the
+        `CallLater` that `make` gets."""
+        isolated = _Isolated(make, self._call_later, self._tell)
+        self._isolated.append(isolated)
+        return isolated.observer
 
     def isolated_view(
         self, observer: LineObserver, view: Callable[[], T]
@@ -120,12 +123,12 @@ class IsolatedObservers:
             return without_lines(transition)
 
 
-class _Isolated:
+class _Isolated(Generic[Made]):
     """One observer, which is off once it or one of its timers has failed."""
 
     def __init__(
         self,
-        make: Callable[[CallLater], LineObserver],
+        make: Callable[[CallLater], Made],
         call_later: CallLater,
         tell: Tell,
     ) -> None:
@@ -204,7 +207,7 @@ def make_display(
     def tell(told: Notice) -> None:
         post(Noticed(clock.now(), told))
 
-    if log_format == "json" or not os.isatty(1):
+    if log_format == "json" or not _is_read_by_a_person(os.environ):
         is_json = log_format == "json"
         console = JsonConsole(1, tell, clock, as_json) if is_json else PlainConsole(1, tell)
         stack.callback(console.close)
@@ -214,6 +217,13 @@ def make_display(
     view = TerminalView(prepared.plans, prepared.policy, clock, tell)
     stack.callback(view.close)
     return Display(view.line, view.mirror, view.has_shown, (view,))
+
+
+def _is_read_by_a_person(environ: Mapping[str, str]) -> bool:
+    """Whether standard output is a terminal that can draw. A CI service that gives a terminal to
+    its jobs keeps all that is written to it as a log."""
+    is_ci = environ.get("CI", "").lower() not in ("", "0", "false")
+    return os.isatty(1) and environ.get("TERM", "") not in ("", "dumb") and not is_ci
 
 
 def observers_of(
@@ -251,7 +261,7 @@ def observers_of(
     observers.isolated_view(
         summary, partial(_restore_summary, summary, policy, journal, history, warn)
     )()
-    journal.add_view(_SUMMARY, observers.isolated_view(summary, summary.view))
+    journal.add_view(SUMMARY, observers.isolated_view(summary, summary.view))
     keeper = GoodputKeeper(log.say)
     observers.add(keeper)
     observers.isolated_view(keeper, partial(keeper.restore, history))()
@@ -260,8 +270,7 @@ def observers_of(
     observers.add_with_timers(
         lambda call_later: CheckpointWarning(plans, job.model_dir, call_later, warn, notice)
     )
-    if job.remote is not None:
-        observers.add(StatusFile(storage, policy, notice))
+    _add_status_file(observers, prepared, clock, history, notice, stack)
     observers.add(*display.observers)
     if (notifier := notifier_of(os.environ)) is not None:
         stack.callback(notifier.close)
@@ -273,13 +282,30 @@ def observers_of(
     return observers
 
 
+def _add_status_file(
+    observers: IsolatedObservers,
+    prepared: Prepared,
+    clock: Clock,
+    history: History,
+    notice: Tell,
+    stack: ExitStack,
+) -> None:
+    period = ON_DISK if prepared.job.remote is None else IN_BUCKET
+    storage = LocalStorage(prepared.job.model_dir)  # nothing is deleted to make room for this file
+    file = observers.add_with_timers(
+        partial(StatusFile, storage, prepared.policy, clock, period, notice)
+    )
+    observers.isolated_view(file, partial(file.restore, history.transitions))()
+    stack.callback(observers.isolated_view(file, file.close))
+
+
 def _restore_summary(
     summary: Summary, policy: RestartPolicy, journal: FileJournal, history: History, warn: Tell
 ) -> None:
     """Restore the summary's view from the journal's snapshot and replay the transitions since; if
     the view cannot be used, replay the whole journal."""
     snapshot = history.snapshot
-    if snapshot is None or summary.restore(snapshot.views.get(_SUMMARY)):
+    if snapshot is None or summary.restore(snapshot.views.get(SUMMARY)):
         first = snapshot.policy if snapshot is not None else None
         summary.replay(render_history(history.transitions, first or policy))
         return

@@ -76,7 +76,14 @@ _MORE: Mapping[str, str] = {
     "in [rules](rules.md).",
     "rules": "The same list is the page [rules](rules.md). What it prints about one rule is its page in the "
     "[cookbook](../cookbook/index.md). `supervise rules hang` and the other codes that the supervisor itself gives work too.",
-    "status": "It reads the journal alone, so it also works while the job runs, and on another host that sees model_dir.",
+    "status": "It reads the journal and [status.json](files.md#statusjson), so it also works while the job runs, on another host "
+    "that sees model_dir, and for a bucket. The step, the rate and the time left are at most 5 s old (60 s in a bucket). They "
+    "are shown as live only if the supervisor that owns model_dir has written them a moment ago; else their age is told.\n\n"
+    "`--watch` shows it again every 2 s (10 s in a bucket) and when something changes, and ends with the job, or quietly with "
+    "Ctrl-C. In a terminal each picture takes the place of the last one. Elsewhere one is printed, and with `--json` an object "
+    "in one line, when more has changed than steps, rates and ages.\n\n"
+    "`--json` prints where the job stands as keys; `live` is null, or has `step`, `loss`, `steps_per_second`, `eta_seconds`, "
+    "`max_steps` and `age_seconds`. `failure` is the last failure, and `failures` are the last three, the newest first.",
     "explain": "It reads the journal, and the output of the attempt where it is kept, also while the job runs and in a bucket. It "
     "prints how each rank ended, the root cause, every rule that matches in order and why the first one won, what was charged, "
     "what was decided, and what else could have been: each *if* is decided by the code that decides for a job. "
@@ -84,7 +91,8 @@ _MORE: Mapping[str, str] = {
     "its second attempt. `supervise rules NAME` says all about the code of the verdict.",
     "jobs": "A job is a folder with a journal. Links are not followed.",
     "logs": "The output stays in model_dir, in the attempt's folder, so this works on each host that "
-    "sees it. With `--follow` it ends when no supervisor runs any more.",
+    "sees it. With `--follow` it ends when no supervisor runs any more. `--grep` takes a regular expression of Python's `re`; one "
+    "that takes too long in a line ends it with 64.",
     "stop": "The program gets SIGINT if it handles that alone, else SIGTERM, and has the grace period to save. The "
     "supervisor looks for requests every 5 s (in a bucket: every minute at most), and ends with 79, so that no service "
     "manager starts it again. The next run of the same command goes on.",

@@ -7,10 +7,11 @@ the job runs, and afterwards.
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -33,10 +34,13 @@ from supervisor.cli.complaints import complain
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
+from supervisor.files.live_status import MAX_SIZE, STATUS, LiveStatus, parse
+from supervisor.files.segments import JOURNAL
 from supervisor.goodput.kept import ledger_after, ledger_before
 from supervisor.goodput.wall_time import Goodput
 from supervisor.host.identity import Identity
 from supervisor.narrative.device_text import unit
+from supervisor.narrative.standing import Standing, standing
 from supervisor.ports import Objects
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import printable
@@ -65,6 +69,27 @@ class JobView:
     """Writes a request to the supervisor into model_dir."""
     identity_now: Callable[[], Identity | None]
     """Looks again who owns the job: see `identity`."""
+    told: LiveStatus | None
+    """What status.json says of this job, however old it is; None: there is none of this job."""
+
+    @property
+    def live(self) -> LiveStatus | None:
+        """What status.json says of this moment; None: its writer does not live, does nothing, or
+        is not the one that owns the job now."""
+        told, state = self.told, self.history.state
+        if told is None or self.owner is None or self.standstill or state.exit_code is not None:
+            return None
+        is_owner = self.identity is None or told.supervisor == self.identity.to_json()
+        is_of_now = told.attempt == state.attempt and told.is_fresh(datetime.now().astimezone())
+        return told if is_owner and is_of_now else None
+
+    @property
+    def standing(self) -> Standing:
+        """Where the job stands. Stage and step are those of this moment: None if not known."""
+        durable = standing(self.history.state.durable(), self.policy)
+        if (live := self.live) is None:
+            return durable
+        return replace(durable, stage=live.stage, step=live.live.step)
 
 
 def run_and_report(show: Callable[[], None], place: Path | Uri) -> int:
@@ -96,15 +121,25 @@ def view(place: Path | Uri) -> JobView:
             raise NoJobError(f"{place} is a file: give the job's model_dir, which is a folder")
         history = FileJournal(LocalStorage(place)).peek()
         look, ask = partial(_owner_on_disk, place), partial(write_request, place)
+        read = partial(LocalStorage(place).read, STATUS, MAX_SIZE)
     else:
         objects = bucket(place)
         history = _history_in(objects)
         look, ask = partial(_owner_in, objects), partial(_ask_in, objects)
+        read = partial(_read_in, objects)
     owner, identity = look()
     if history.policy is None:
         raise NoJobError(_no_job(place, history))
+    told = _told(read, history.state.job)
     return JobView(
-        history, history.policy, owner, _standstill(identity), identity, ask, lambda: look()[1]
+        history,
+        history.policy,
+        owner,
+        _standstill(identity),
+        identity,
+        ask,
+        lambda: look()[1],
+        told,
     )
 
 
@@ -118,12 +153,29 @@ def goodput_of(job: JobView) -> Goodput | None:
     return ledger_after(ledger, job.history.transitions).so_far(now)
 
 
+def _read_in(objects: Objects) -> bytes:
+    return objects.read(STATUS, MAX_SIZE).data
+
+
+def _told(read: Callable[[], bytes], job: str) -> LiveStatus | None:
+    """Returns what status.json says of the job; None: there is none, or it is of another job, of an
+    earlier version, or not the supervisor's."""
+    try:
+        told = parse(read())
+    except OSError:
+        return None
+    return told if told.job == job else None
+
+
 def _no_job(place: Path | Uri, history: History) -> str:
     if history.repaired:
         return (
             f"{place} has a new journal, and no supervisor has started since: run the command of "
             f"the job again (repaired: {printable(history.repaired)})"
         )
+    if isinstance(place, Path) and any(place.glob(f"*/{JOURNAL}")):
+        verb = f"supervise jobs {shlex.quote(str(place))}"
+        return f"{place} holds no job but folders with jobs: list them with `{verb}`"
     return f"{place} holds no job: there is no journal with a start in it"
 
 

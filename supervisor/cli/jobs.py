@@ -6,17 +6,19 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from supervisor.adapters.stores.journal import JournalError
 from supervisor.cli.arguments import Commands
 from supervisor.cli.complaints import complain
-from supervisor.cli.job_view import NoJobError, print_line, view
+from supervisor.cli.job_view import JobView, NoJobError, print_line, view
+from supervisor.cli.live_text import progress_text
 from supervisor.cli.status import as_json
 from supervisor.core.exit_codes import ExitCode
 from supervisor.files.segments import JOURNAL
-from supervisor.narrative.standing import standing, standing_line
+from supervisor.narrative.standing import standing_line
 
 _DEFAULT = "runs"
 _MAX_DEPTH = 6
@@ -52,13 +54,18 @@ def run(options: Namespace) -> int:
             continue
         found.append(as_json(job, place))
         if not options.json:
-            stands = standing_line(standing(job.history.state.durable(), job.policy))
-            print_line(f"{place}: {stands}; supervisor: {job.owner or 'none runs here'}")
+            print_line(f"{place}: {_stands(job)}; supervisor: {job.owner or 'none runs here'}")
     if options.json:
         print(json.dumps(found, indent=2))
     elif not found and not code:
         print_line(f"no job is below {folder}")
     return code
+
+
+def _stands(job: JobView) -> str:
+    if job.live is None or not (live := progress_text(job.live)):
+        return standing_line(job.standing)
+    return f"{standing_line(replace(job.standing, step=None))}; {live}"
 
 
 def jobs_below(folder: Path) -> Iterator[Path]:

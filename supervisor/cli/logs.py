@@ -17,11 +17,16 @@ from pathlib import Path
 
 from supervisor.adapters.stores.lock import living_owner
 from supervisor.cli.arguments import Commands, add_model_dir
+from supervisor.cli.complaints import complain
 from supervisor.cli.job_view import NoJobError, run_and_report
+from supervisor.config.patterns import Pattern, SlowPatternError
+from supervisor.core.exit_codes import ExitCode
 from supervisor.files.attempts import ATTEMPTS_FOLDER, PHASE_SUFFIX, attempt_of
 from supervisor.protocol.location import Uri
 
 _CHUNK = 1 << 20
+_MAX_LINE = 1 << 16
+"""Characters; of a longer line without its end, `--grep` searches each part by itself."""
 _PAUSE = 0.5
 """Seconds between two looks at a file that is followed."""
 
@@ -42,22 +47,77 @@ def add_parser(commands: Commands) -> None:
         action="store_true",
         help="go on with what comes, also of later attempts, until no supervisor runs",
     )
+    parser.add_argument(
+        "--grep",
+        metavar="PATTERN",
+        help="print only the lines in which this regular expression (of Python) is found",
+    )
 
 
 def run(options: Namespace) -> int:
     """Print the output of a worker; returns the exit code."""
-    place, rank = options.model_dir, options.rank
-    show = partial(show_logs, place, options.attempt, rank, follows=options.follow)
-    return run_and_report(show, place)
+    place, source = options.model_dir, options.grep
+    try:
+        output = _Output() if source is None else _MatchingLines(Pattern(source))
+    except ValueError as error:
+        return complain(ExitCode.USAGE, f"--grep: {source!r} {error}")
+    show = partial(
+        show_logs, place, options.attempt, options.rank, follows=options.follow, output=output
+    )
+    try:
+        return run_and_report(show, place)
+    except SlowPatternError as error:
+        return complain(ExitCode.USAGE, f"--grep: {error}: write a simpler one")
 
 
-def show_logs(place: Path | Uri, attempt: int | None, rank: int, *, follows: bool) -> None:
-    """Print the output of the rank `rank` in an attempt of the job in `place`, its model_dir; None:
-    in the newest one. `follows`: print what comes, too, until no supervisor runs.
+class _Output:
+    """Prints all that comes."""
+
+    def show(self, text: str) -> None:
+        """Print the next part of the output."""
+        print(text, end="", flush=True)
+
+    def end(self) -> None:
+        """Print what is left of an attempt's output."""
+
+
+class _MatchingLines(_Output):
+    """Prints the lines in which a pattern is found."""
+
+    def __init__(self, pattern: Pattern) -> None:
+        self._pattern = pattern
+        self._begun = ""
+        """A line whose end has not come."""
+
+    def show(self, text: str) -> None:
+        """Print the matching lines of the next part.
+
+        Raises:
+            SlowPatternError: to search a line takes too long.
+        """
+        *lines, self._begun = (self._begun + text).split("\n")
+        if len(self._begun) > _MAX_LINE:
+            lines, self._begun = [*lines, self._begun], ""
+        found = [line for line in lines if self._pattern.search(line) is not None]
+        if found:
+            print("\n".join(found), flush=True)
+
+    def end(self) -> None:
+        """See `_Output`."""
+        if self._begun:
+            self.show("\n")
+
+
+def show_logs(
+    place: Path | Uri, attempt: int | None, rank: int, *, follows: bool, output: _Output
+) -> None:
+    """Show the output of the rank `rank` in an attempt of the job in `place`, its model_dir; None:
+    in the newest one. `follows`: show what comes, too, until no supervisor runs.
 
     Raises:
         NoJobError: there is no such job, attempt or rank.
         OSError: the output cannot be read.
+        SlowPatternError: see `_MatchingLines`.
     """
     if isinstance(place, Uri):
         raise NoJobError(f"{place} is in a bucket: see docs/how-to/bucket.md for reading its logs")
@@ -71,18 +131,20 @@ def show_logs(place: Path | Uri, attempt: int | None, rank: int, *, follows: boo
         ranks = _ranks_in(folders[number])
         there = f"only of {_spans('rank', ranks)}" if ranks else "nor of any other yet"
         raise NoJobError(f"attempt {number} has no output of rank {rank}, {there}")
-    _print(log)
+    _show(log, output)
     while follows:
         is_over = living_owner(place) is None  # asked first: what is printed before that comes too
-        _print(log)
+        _show(log, output)
         later = max(_attempts(place), default=number)
         if attempt is None and later > number:
+            output.end()
             number, log = later, _RankLog(_attempts(place)[later], rank)
             print(f"--- attempt {number}", file=sys.stderr)
         elif is_over or (attempt is not None and later > number):
-            return
+            break
         else:
             time.sleep(_PAUSE)
+    output.end()
 
 
 class _RankLog:
@@ -138,9 +200,9 @@ def _opened(path: Path) -> int | None:
         return None
 
 
-def _print(log: _RankLog) -> None:
+def _show(log: _RankLog, output: _Output) -> None:
     for text in log.news():
-        print(text, end="", flush=True)
+        output.show(text)
 
 
 def _attempts(model_dir: Path) -> dict[int, Path]:

@@ -1,12 +1,19 @@
-"""`supervise status`: prints where a job stands, from its journal alone."""
+"""`supervise status`: prints where a job stands, once or again and again.
+
+The journal has what lasts. What changes with every step is in status.json: it is shown as of this
+moment only if the supervisor that owns the job now has written it a moment ago.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +28,21 @@ from supervisor.cli.job_view import (
     run_and_report,
     view,
 )
+from supervisor.cli.live_text import progress_text, seconds_since
+from supervisor.cli.past_failures import PastFailure, log_in, past_failures
+from supervisor.cli.watching import Picture, watch
 from supervisor.core.decisions import TellRecovery, TellStages
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure
-from supervisor.files.attempts import attempt_folder
-from supervisor.goodput.goodput_text import goodput_record, goodput_text
+from supervisor.files.live_status import LiveStatus
+from supervisor.goodput.goodput_text import duration, goodput_record, goodput_text
 from supervisor.narrative.device_text import missing_units, obstacle_seen, unit
 from supervisor.narrative.event_line import budget_used, count
 from supervisor.narrative.failure_text import certainty, place_of_failure, record, success_warning
 from supervisor.narrative.findings import straggler_in_words
-from supervisor.narrative.standing import standing, standing_line
+from supervisor.narrative.pace import last_commit
+from supervisor.narrative.standing import standing_line
 from supervisor.protocol.location import Uri
 
 _NOT_ENDED = 3
@@ -49,6 +60,11 @@ def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
     parser = commands.add_parser("status", help="print where the job in a model_dir stands")
     add_model_dir(parser)
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="go on until the job has ended: in a terminal in place, else whenever it changes",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
     parser.add_argument(
         "--exit-code",
@@ -62,7 +78,7 @@ def run(options: Namespace) -> int:
     place: Path | Uri = options.model_dir
     codes: list[int] = []
 
-    def show() -> None:
+    def look() -> JobView:
         try:
             job = view(place)
         except NoJobError:
@@ -70,13 +86,28 @@ def run(options: Namespace) -> int:
             raise
         ended = job.history.state.exit_code
         codes.append(_NOT_ENDED if ended is None else ended)
-        if options.json:
-            print(json.dumps(as_json(job, place), indent=2))
+        return job
+
+    def show() -> None:
+        if options.watch:
+            draw = partial(_picture, place=place, as_object=options.json)
+            watch(look, draw, place, in_place=os.isatty(1) and not options.json)
+        elif options.json:
+            print(json.dumps(as_json(look(), place), indent=2))
         else:
-            print_status(job, place)
+            print_status(look(), place)
 
     code = run_and_report(show, place)
-    return codes[0] if options.exit_code and codes else code
+    return codes[-1] if options.exit_code and codes else code
+
+
+def _picture(job: JobView, place: Path | Uri, *, as_object: bool) -> Picture:
+    """Returns the job for `--watch`. Steps, rates and ages change all the time: by themselves they
+    are worth no print."""
+    essence = as_json(replace(job, told=None), place)
+    essence |= {"goodput": None, "stage": job.standing.stage}
+    lines = [json.dumps(as_json(job, place))] if as_object else [*status_lines(job, place)]
+    return Picture(lines, essence)
 
 
 def show_status(place: Path | Uri) -> None:
@@ -91,10 +122,14 @@ def show_status(place: Path | Uri) -> None:
 def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
     """Returns where a job stands, for programs: see `docs/reference/cli.md`."""
     state = job.history.state.durable()
-    failure = _failure_that_counts(job.history, state)
+    failure, live = _failure_that_counts(job.history, state), job.live
     told = None
     if failure is not None:
         told = {**record(failure), "log": _log_of(job.history, state, failure, place)}
+    failures = [
+        {**each.failure, "attempt": each.attempt, "ended": each.ended, "log": each.log(place)}
+        for each in past_failures(job)
+    ]
     quarantine = [
         {"unit": each.unit, "reason": each.reason, "until": each.until + state.epoch}
         for each in state.quarantine.entries
@@ -105,8 +140,11 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
         "model_dir": str(place),
         "supervisor": job.owner,
         "standstill": job.standstill or None,
-        **asdict(standing(state, job.policy)),
+        **asdict(job.standing),
+        "live": None if live is None else _live_json(live),
+        "committed_at": None if (at := _committed_at(job)) is None else at.isoformat(),
         "failure": told,
+        "failures": failures,
         "checkpoints": state.checkpoints,
         "quarantine": quarantine,
         "goodput": None if goodput is None else goodput_record(goodput),
@@ -114,43 +152,86 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
     }
 
 
+def _live_json(live: LiveStatus) -> dict[str, Any]:
+    age = seconds_since(live.time)
+    progress = live.live.model_dump()
+    return {**progress, "max_steps": live.max_steps, "age_seconds": age}
+
+
 def print_status(job: JobView, place: Path | Uri) -> None:
     """Print where a job stands, for people."""
+    for line in status_lines(job, place):
+        print_line(line)
+
+
+def status_lines(job: JobView, place: Path | Uri) -> Iterator[str]:
+    """Yields where a job stands, for people, in lines that may contain anything."""
     policy = job.policy
     state = job.history.state.durable()  # the journal has the rest only by chance
-    print_line(f"job {state.job} in {place}")
+    yield f"job {state.job} in {place}"
     is_orphan = job.owner is None and state.exit_code is None
     if job.history.snapshot is not None and (repaired := job.history.snapshot.repaired):
-        print_line(f"repaired: {repaired}")
+        yield f"repaired: {repaired}"
     why = _ENDED_EARLY if is_orphan else f"; {job.standstill}" if job.standstill else ""
-    print_line(f"supervisor: {job.owner or 'none runs here'}{why}")
-    print_line(f"{'last known: ' if why else ''}{standing_line(standing(state, policy))}")
-    for line in _last_step(job.history, state):
-        print_line(line)
+    yield f"supervisor: {job.owner or 'none runs here'}{why}"
+    yield f"{'last known: ' if why else ''}{standing_line(replace(job.standing, step=None))}"
+    yield from _progress(job)
     if state.exit_code is not None:
-        print_line(f"exit code {state.exit_code}")
-    for line in _last_end(job.history, state, place):
-        print_line(line)
-    print_line(budget_used(state, policy, with_preemptions=True))
+        yield f"exit code {state.exit_code}"
+    yield from _last_end(job, state, place)
+    yield budget_used(state, policy, with_preemptions=True)
     if state.checkpoints is not None:
-        print_line(f"checkpoints: {state.checkpoints} (found; checkpoint.directory would set it)")
+        yield f"checkpoints: {state.checkpoints} (found; checkpoint.directory would set it)"
     if state.num_damaged:
         what = count(state.num_damaged, "damaged checkpoint")
-        print_line(f"{what} moved aside: run.log says where and why")
+        yield f"{what} moved aside: run.log says where and why"
     if state.announced and state.exit_code is None:
-        print_line(f"announced: {state.announced}")
+        yield f"announced: {state.announced}"
     if state.livelock.is_one:
         again = f"{state.livelock.times} times, each time after a new checkpoint"
-        print_line(f"the same failure came {again}: {state.livelock.failure}")
+        yield f"the same failure came {again}: {state.livelock.failure}"
     phase = policy.phases[state.phase]
-    for line in (
-        *map(goodput_text, filter(None, (goodput_of(job),))),
-        *(straggler_in_words(each) for each in state.stragglers if state.exit_code is None),
-        *_rung(state, phase),
-        *_missing_units(job.history, phase),
-        *quarantined(state, phase),
-    ):
-        print_line(line)
+    yield from map(goodput_text, filter(None, (goodput_of(job),)))
+    if state.exit_code is None:
+        yield from map(straggler_in_words, state.stragglers)
+    yield from _rung(state, phase)
+    yield from _missing_units(job.history, phase)
+    yield from quarantined(state, phase)
+
+
+def _progress(job: JobView) -> Iterator[str]:
+    """Yields how far the attempt has come, how fast, and how old the last checkpoint is."""
+    told, live, state = job.told, job.live, job.history.state
+    if live is not None and (line := progress_text(live)):
+        yield f"progress: {line}"
+    elif live is None and told is not None and told.attempt == state.attempt:
+        yield from _last_seen(told, job)
+    else:
+        yield from _last_step(job.history, state)
+    if (at := _committed_at(job)) is not None:
+        yield f"last commit: step {state.newest}, {duration(seconds_since(at))} ago"
+
+
+def _last_seen(told: LiveStatus, job: JobView) -> Iterator[str]:
+    """Yields the last step of the attempt where nobody writes status.json any more."""
+    known, state = [*_last_step(job.history, job.history.state)], job.history.state
+    end = job.history.past.last_end
+    if told.live.step is None or (end is not None and end.attempt == state.attempt):
+        yield from known
+    else:
+        ago = duration(seconds_since(told.time))
+        yield f"last completed step: {told.live.step}, seen {ago} ago, or later"
+
+
+def _committed_at(job: JobView) -> datetime | None:
+    """Returns when the newest checkpoint was seen committed; None: there is none, or it is not
+    known."""
+    if job.history.state.newest is None:
+        return None
+    if (at := last_commit(job.history.transitions)) is not None:
+        return at
+    is_same = job.told is not None and job.told.step == job.history.state.budget.highest
+    return job.told.committed_at if job.told is not None and is_same else None
 
 
 def _last_step(history: History, state: JobState) -> Iterator[str]:
@@ -168,9 +249,9 @@ def _last_step(history: History, state: JobState) -> Iterator[str]:
         yield f"last completed step: {end.step}{of} ({how})"
 
 
-def _last_end(history: History, state: JobState, place: Path | Uri) -> Iterator[str]:
-    """Yields the last failure with its verdict and what to do, or the doubt about a success."""
-    end = history.past.last_end
+def _last_end(job: JobView, state: JobState, place: Path | Uri) -> Iterator[str]:
+    """Yields the last failures with verdict and what to do, or the doubt about a success."""
+    history, end = job.history, job.history.past.last_end
     if state.status is Status.SUCCEEDED:
         if end is not None and end.doubt is not None:
             yield success_warning(end.doubt)
@@ -179,11 +260,27 @@ def _last_end(history: History, state: JobState, place: Path | Uri) -> Iterator[
     if failure is None:
         return
     yield f"last failure: {failure.cause}: {failure.root_cause}{place_of_failure(failure)}"
-    grounds = f" ({failure.grounds})" if failure.grounds else ""
-    yield f"verdict {failure.verdict}{certainty(failure)} (rule {failure.rule!r}){grounds}"
+    grounds = f", {failure.grounds}" if failure.grounds else certainty(failure)
+    yield f"verdict {failure.verdict}{grounds} (rule {failure.rule!r})"
     yield f"what to do: {failure.advice}"
     yield f"more: supervise explain {shlex.quote(str(place))}; supervise rules {failure.rule}"
     if (log := _log_of(history, state, failure, place)) is not None:
+        yield f"log: {log}"
+    for each in past_failures(job):
+        if each.attempt != history.past.last_failed:
+            yield from _earlier(each, failure, place)
+
+
+def _earlier(it: PastFailure, last: Failure, place: Path | Uri) -> Iterator[str]:
+    """Yields an earlier failure; its advice only if it differs from that for the `last` one."""
+    failure = it.failure
+    where = f", at {failure['where']}" if failure.get("where") else ""
+    rule = f" (rule {failure.get('rule')!r})"
+    told = f"{failure.get('cause')}: {failure.get('root_cause')}{where}{rule}"
+    yield f"before that, attempt {it.attempt}: {told}"
+    if failure.get("advice") != last.advice:
+        yield f"what to do: {failure.get('advice')}"
+    if (log := it.log(place)) is not None:
         yield f"log: {log}"
 
 
@@ -207,10 +304,7 @@ def _log_of(history: History, state: JobState, failure: Failure, place: Path | U
         return None
     if (end.failure.rule, end.failure.root_cause) != (failure.rule, failure.root_cause):
         return None
-    log = f"{state.directory}/{attempt_folder(end.attempt)}/rank{failure.rank}.log"
-    if isinstance(place, Path):
-        return str(place / log) if (place / log).exists() else None
-    return f"{place}/{log}"
+    return log_in(place, state.directory, end.attempt, failure.rank)
 
 
 def _missing_units(history: History, phase: PhasePolicy) -> Iterator[str]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from supervisor.narrative.event_line import Line
 
+SUMMARY = "summary"
+"""The name of the records' view in the journal."""
 _UNKNOWN = "UNKNOWN"
 """The status of an attempt whose events were lost."""
 Record = dict[str, Any]

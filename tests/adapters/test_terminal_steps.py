@@ -17,6 +17,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.machine import step
 from supervisor.core.state import JobState
+from supervisor.narrative.rendered import with_lines
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Message, StepMessage, StepsDroppedMessage
 from tests.adapters.test_hostile_worker import PLAN, POLICY, Ticking
@@ -39,7 +40,7 @@ def panel(*messages: Message) -> str:
     for event in events:
         before = state
         state, decisions = step(before, event, POLICY)
-        view.observe(Transition(event, before, state, decisions, WALL))
+        view.observe(with_lines(Transition(event, before, state, decisions, WALL), POLICY))
     view.line("[main] anything")  # the panel is drawn with the next line
     view.close()
     os.close(write_end)

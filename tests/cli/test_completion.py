@@ -24,7 +24,7 @@ IN_FISH = 'source $argv[1]; complete -C "$argv[2]" | string replace -r "\\t.*" "
 LINES = [
     ("supervise sta", {"status"}),
     ("supervise quarantine ", {"list", "clear"}),
-    ("supervise status --", {"--json", "--exit-code", "--help"}),
+    ("supervise status --", {"--watch", "--json", "--exit-code", "--help"}),
     ("supervise run --log-format ", {"text", "json"}),
     ("supervise completion ", set(SHELLS)),
     ("supervise doctor trai", {"trainer.yaml"}),

@@ -29,7 +29,10 @@ exit $code
 """
 
 
-SETTLED = "until grep -qs pids {model_dir}/*/summary.json; do :; done"
+SETTLED = (
+    "until grep -qs pids {model_dir}/*/summary.json"
+    " && grep -qs RUNNING {model_dir}/status.json; do :; done"
+)
 """Waits until the supervisor has written all that it writes while nothing happens."""
 
 

@@ -55,6 +55,7 @@ def test_the_newest_attempt_is_printed_or_the_one_that_is_named(done: Path) -> N
     [
         (["--rank", "7"], "attempt 2 has no output of rank 7, only of rank 0"),
         (["--attempt", "9"], "attempt 9 has no folder, only attempts 1 to 2"),
+        (["--grep", "step (\\d"], "supervise: --grep: 'step (\\\\d' is not a regular expression: "),
         (["--attempt", "x"], "argument --attempt: invalid int value: 'x'"),
     ],
 )
@@ -92,6 +93,55 @@ def test_it_follows_a_job_over_its_attempts_until_it_ends(
     assert following.returncode == 0
     assert out == "and dies\nattempt 2 says \N{SNOWMAN}\n"
     assert err == "--- attempt 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "found"),
+    [
+        ("step 1\nloss 2\nstep 3\n", r"^step \d", "step 1\nstep 3\n"),
+        ("loss 2\nstep", "step", "step\n"),
+        ("step" + "x" * (1 << 17), "step", "x\n"),
+        ("nothing\n", "step", ""),
+    ],
+    ids=["some", "unfinished", "long", "none"],
+)
+def test_only_matching_lines_are_printed(
+    text: str, pattern: str, found: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "20260101_000000_restartable" / "attempts" / "0001"
+    folder.mkdir(parents=True)
+    (folder / "rank0.log").write_text(text)
+    assert main(["logs", str(tmp_path), "--grep", pattern]) == 0
+    assert capsys.readouterr().out.endswith(found)
+
+
+def test_a_pattern_that_takes_too_long_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "20260101_000000_restartable" / "attempts" / "0001"
+    folder.mkdir(parents=True)
+    (folder / "rank0.log").write_text("a" * 60)
+    assert main(["logs", str(tmp_path), "--grep", "(?:a|aa)+b"]) == 64
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "takes too long" in err
+
+
+def test_it_follows_what_matches(start: Start, model_dir: Path, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+    running = start(job(model_dir, go_on))
+    running.wait_for("attempt 1 says")
+    following = subprocess.Popen(
+        [sys.executable, "-m", "supervisor", "logs", "-f", "--grep", "says|^and", str(model_dir)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stdout is not None
+    assert following.stdout.readline() == "attempt 1 says \N{SNOWMAN}\n"
+    go_on.touch()
+    assert running.result().code == 0
+    out, _ = following.communicate(timeout=PATIENCE)
+    assert out == "and dies\nattempt 2 says \N{SNOWMAN}\n"
 
 
 def test_all_parts_of_a_long_output_are_printed_in_their_order(

@@ -38,7 +38,9 @@ class Terminal:
         self.name = name = os.ttyname(slave)
         self.shown = b""
         # The size is the terminal's, not what the environment of the tests says.
-        environ = {name: os.environ[name] for name in os.environ.keys() - {"COLUMNS", "LINES"}}
+        environ = {
+            name: os.environ[name] for name in os.environ.keys() - {"COLUMNS", "LINES", "CI"}
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "supervisor", "run", str(config)],
             stdin=slave,

@@ -2,7 +2,7 @@
 
 Our own lines and the output of rank 0 scroll. Of the output only text is shown, because an escape
 sequence could do harm. Of a progress bar only the last picture is shown, as one line. Only the
-thread of an `Outlet` writes to the terminal.
+thread of an `Outlet` writes to the terminal. `panel` makes the picture of the panel.
 """
 
 from __future__ import annotations
@@ -11,64 +11,33 @@ import io
 import os
 import re
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import IO, cast
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.panel import Panel
-from rich.table import Table
+from rich.console import Console, RenderableType
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 from supervisor.config.plan import PhasePlan
-from supervisor.core.events import PhaseBegun, WorkerReported, WorkersGone
 from supervisor.core.policy import RestartPolicy
-from supervisor.core.state import JobState, Status
+from supervisor.core.state import JobState
+from supervisor.goodput.goodput_text import duration
 from supervisor.host.notice import Tell
 from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, write
 from supervisor.narrative import Level
-from supervisor.narrative.standing import Standing, standing
-from supervisor.ports import Clock, Transition
-from supervisor.protocol.messages import StepMessage, StepsDroppedMessage, printable
+from supervisor.narrative.pace import PaceWatch
+from supervisor.narrative.panel import AttemptsSoFar, PanelState, panel
+from supervisor.narrative.rendered import RenderedTransition
+from supervisor.narrative.standing import standing
+from supervisor.ports import Clock
+from supervisor.protocol.messages import printable
 
-_RATE_WINDOW = 20.0
-"""Seconds of reports from which the steps per second are computed."""
 _PERIOD = 0.25
 """Seconds between two pictures of the panel."""
-_MARGIN = 4
-"""Free columns beside the panel. A terminal shows a Ctrl-C as `^C` behind the last character: in a
-full line it would go to the next one, and move the panel."""
 _MAX_LINE = 64 * 1024
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 """Escape sequences: colours, movements of the cursor, titles and links."""
-_STYLES = {
-    Status.RUNNING: "bold green",
-    Status.SUCCEEDED: "bold green",
-    Status.FAILED: "bold red",
-    Status.STOPPING: "bold yellow",
-    Status.PROBING: "bold yellow",
-    Status.WAITING: "bold yellow",
-    Status.BACKOFF: "bold yellow",
-    Status.DRAINED: "bold yellow",
-}
 _LEVELS = {"error": "red", "warning": "yellow"}
-
-
-@dataclass(frozen=True, slots=True)
-class _PanelState:
-    """The facts of the job that one picture of the panel shows."""
-
-    standing: Standing
-    phase: int = 0
-    step: int | None = None
-    loss: float | None = None
-    rate: float | None = None
-    """Steps per second."""
-    backoff_until: float | None = None
-    """Time on our clock at which the next attempt starts; None: there is no backoff."""
-    quarantine: tuple[str, ...] = ()
 
 
 class TerminalView:
@@ -86,8 +55,9 @@ class TerminalView:
         self._plans = plans
         self._policy = policy
         self._clock = clock
-        self._steps: deque[tuple[float, int]] = deque()
-        self._panel_state = _PanelState(standing(JobState(), policy))
+        self._pace = PaceWatch()
+        self._attempts = AttemptsSoFar()
+        self._panel_state = PanelState(standing(JobState(), policy), len(plans))
         """The main thread replaces it; the outlet's thread draws it."""
         self._has_begun = False
         """Whether the state is that of the job. A run that starts nothing never reads it."""
@@ -98,13 +68,8 @@ class TerminalView:
         """The last `_MAX_LINE` bytes of output: people still see them above our own lines."""
         stream = cast("IO[str]", _TerminalStream(descriptor))
         self._screen = _Console(file=stream, highlight=False)
-        self._live = Live(
-            get_renderable=self._render,
-            console=self._screen,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        self._is_ascii = "utf" not in self._screen.encoding.lower()
+        self._region = _Region(self._screen)
         self._outlet = Outlet(self._show, tell, period=_PERIOD, end=self._end)
 
     def close(self, patience: float = FLUSH_PATIENCE) -> None:
@@ -129,48 +94,42 @@ class TerminalView:
         recent = {_shown(line).rstrip() for line in self._recent.split(b"\n")}
         return all(_shown(line.encode("utf-8", "replace")).rstrip() in recent for line in lines)
 
-    def observe(self, transition: Transition) -> None:
-        """See `ports.Observer`."""
-        step, loss = self._panel_state.step, self._panel_state.loss
-        match transition.event:
-            case WorkerReported(at, _, _, StepMessage(done, metrics)):
-                step, loss = done, metrics.get("loss", loss)
-                self._steps.append((at, step))
-                while at - self._steps[0][0] > _RATE_WINDOW:
-                    self._steps.popleft()
-            case WorkerReported(_, _, _, StepsDroppedMessage()):
-                step = loss = None
-                self._steps.clear()
-            case WorkersGone():
-                self._steps.clear()
-            case PhaseBegun():
-                step = loss = None
-        state = transition.after
-        now, until = standing(state, self._policy), state.backoff.until if state.backoff else None
-        units = tuple(sorted(state.quarantine.units))
-        self._panel_state = _PanelState(now, state.phase, step, loss, self._rate(), until, units)
+    def observe(self, told: RenderedTransition) -> None:
+        """See `observers.LineObserver`."""
+        self._pace.observe(told)
+        self._attempts.observe(told)
+        state, max_steps = told.after, self._plans[told.after.phase].max_steps
+        progress = self._pace.at(self._clock.now(), max_steps)
+        self._panel_state = PanelState(
+            standing(state, self._policy),
+            num_phases=len(self._plans),
+            phase=state.phase,
+            max_steps=max_steps,
+            progress=progress,
+            left="" if progress.eta_seconds is None else duration(progress.eta_seconds),
+            losses=self._pace.losses(),
+            backoff_until=state.backoff.until if state.backoff else None,
+            quarantine=tuple(sorted(state.quarantine.units)),
+            attempts=self._attempts.texts(state.attempt),
+        )
         self._has_begun = True
 
-    def _rate(self) -> float | None:
-        if len(self._steps) < 2:
-            return None
-        (start, first), (end, last) = self._steps[0], self._steps[-1]
-        return (last - first) / (end - start) if end > start else None
-
     def _show(self, parts: Sequence[Part]) -> Iterator[int]:
-        if self._has_begun:
-            self._live.start()  # does nothing once it has started
         lines = [line for part in parts for line in self._lines(part)]
-        if lines:
-            self._screen.print(Text("\n").join(lines), soft_wrap=True)
-        if self._live.is_started:
-            self._live.refresh()
+        if self._screen.is_terminal:
+            self._region.draw(lines, self._panel() if self._has_begun else None)
+        elif lines:
+            self._region.draw(lines, None)
         yield sum(len(part.data) for part in parts)
 
     def _end(self) -> None:
-        if self._unfinished:
-            self._screen.print(Text(_shown(self._unfinished)), soft_wrap=True)
-        self._live.stop()
+        rest = [Text(_shown(self._unfinished))] if self._unfinished else []
+        self._region.draw(rest, self._panel() if self._has_begun else None)
+        self._region.end()
+
+    def _panel(self) -> RenderableType:
+        state, now, size = self._panel_state, self._clock.now(), self._screen.size
+        return panel(state, self._last, now, size.width, size.height, is_ascii=self._is_ascii)
 
     def _lines(self, part: Part) -> Iterator[Text]:
         """Yields the lines of `part` to show, without what is not text."""
@@ -183,34 +142,45 @@ class TerminalView:
         for line in lines:
             yield Text(_shown(line))
 
-    def _render(self) -> Panel:
-        panel = self._panel_state
-        now, plan = panel.standing, self._plans[panel.phase]
-        table = Table.grid(padding=(0, 3))
-        phase = f"{now.phase} ({panel.phase + 1} of {len(self._plans)})"
-        table.add_row("phase", phase, "step", _steps_done(panel, plan))
-        table.add_row("attempt", str(now.attempt), "loss", _number(panel.loss, ".4f"))
-        table.add_row("status", self._status(panel), "steps/s", _number(panel.rate, ".2f"))
-        used = f"{now.restarts} of {now.max_num_restarts}"
-        newest = "-" if now.newest_checkpoint is None else f"step {now.newest_checkpoint}"
-        table.add_row("restarts used", used, "last committed", newest)
-        if now.max_num_devices is not None:
-            devices = f"{now.num_devices} of {now.max_num_devices}"
-            quarantine = ", ".join(panel.quarantine) or "-"
-            table.add_row("devices", devices, "quarantine", quarantine)
-        last = Text(self._last, style="dim", no_wrap=True, overflow="ellipsis")
-        title, width = f"supervise · job {now.job}", max(_MARGIN, self._screen.width - _MARGIN)
-        return Panel(Group(table, last), title=title, title_align="left", width=width)
 
-    def _status(self, panel: _PanelState) -> Text:
-        now = panel.standing
-        status = Text(now.status.value, style=_STYLES.get(now.status, "bold"))
-        if now.stage is not None:
-            status.append(f" · {now.stage.value}", style="default")
-        if panel.backoff_until is not None:
-            left = max(0.0, panel.backoff_until - self._clock.now())
-            status.append(f" · next attempt in {left:.0f} s", style="default")
-        return status
+class _Region:
+    """The lower part of the screen, which is drawn again and again below the lines that scroll."""
+
+    def __init__(self, screen: Console) -> None:
+        self._screen = screen
+        self._widths: list[int] = []
+        """The width of each line of it, as it was drawn last."""
+
+    def draw(self, lines: Sequence[Text], below: RenderableType | None) -> None:
+        """Let `lines` scroll by, above the region with `below` in it."""
+        drawn = [] if below is None else self._screen.render_lines(below, pad=False)
+        with self._screen.capture() as shown:
+            if lines:
+                self._screen.print(Text("\n").join(lines), soft_wrap=True)
+            self._screen.print(Segments(_joined(drawn)), end="", soft_wrap=True)
+        self._screen.file.write(self._erasure() + shown.get())
+        self._widths = [Segment.get_line_length(line) for line in drawn]
+
+    def end(self) -> None:
+        """Leave the region on the screen; what comes next is shown below it."""
+        if self._widths:
+            self._screen.file.write("\n")
+
+    def _erasure(self) -> str:
+        """Returns what takes the region off the screen. After a resize the terminal has wrapped its
+        lines anew: one may take several rows, or again only one."""
+        if not self._widths:
+            return ""
+        width = max(1, self._screen.width)
+        rows = sum(max(1, -(-each // width)) for each in self._widths)
+        return (f"\x1b[{rows - 1}A" if rows > 1 else "") + "\r\x1b[J"
+
+
+def _joined(lines: Sequence[Sequence[Segment]]) -> Iterator[Segment]:
+    for number, line in enumerate(lines):
+        if number:
+            yield Segment.line()
+        yield from line
 
 
 class _Console(Console):
@@ -244,20 +214,9 @@ class _TerminalStream(io.TextIOBase):
         return self._descriptor
 
 
-def _steps_done(panel: _PanelState, plan: PhasePlan) -> str:
-    step = panel.standing.step
-    step = step if step is not None else panel.step
-    of = f" of {plan.max_steps}" if plan.max_steps is not None else ""
-    return "-" if step is None else f"{step}{of}"
-
-
 def _shown(line: bytes) -> str:
     """Returns the text that a terminal shows in the end for a line of output: what follows the last
     carriage return, without escape sequences."""
     over = line.rstrip(b"\r").rpartition(b"\r")[2]
     text = _ESCAPE.sub("", over.decode("utf-8", "replace"))
     return printable(text.expandtabs())
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

@@ -134,6 +134,7 @@ _shtab_supervise_logs_options=(
   "--attempt[the attempt\; default\: the newest one]:N:"
   "--rank[the worker\; default\: rank 0]:R:"
   {-f,--follow}"[go on with what comes, also of later attempts, until no supervisor runs]"
+  "--grep[print only the lines in which this regular expression (of Python) is found]:PATTERN:"
   ":the directory of the job, or its URI in a bucket:_files -/"
 )
 
@@ -240,6 +241,7 @@ _shtab_supervise_schema_defaults_added=0
 
 _shtab_supervise_status_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--watch[go on until the job has ended\: in a terminal in place, else whenever it changes]"
   "--json[print one JSON object, for programs]"
   "--exit-code[exit as the job did\; 3\: it has not ended, 66\: there is none]"
   ":the directory of the job, or its URI in a bucket:_files -/"

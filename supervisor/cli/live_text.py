@@ -1,0 +1,29 @@
+"""What status.json says of a running job, in words."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from supervisor.files.live_status import LiveStatus
+from supervisor.goodput.goodput_text import duration
+
+
+def seconds_since(at: datetime) -> float:
+    """Returns how many seconds ago `at` was; 0 if another host's clock says that it is to come."""
+    return max(0.0, (datetime.now().astimezone() - at).total_seconds())
+
+
+def progress_text(live: LiveStatus) -> str:
+    """Returns how far the attempt has come and how fast; "": it has reported no step."""
+    now = live.live
+    if now.step is None:
+        return ""
+    of = f" of {live.max_steps}" if live.max_steps is not None else ""
+    parts = [f"step {now.step}{of}"]
+    if now.steps_per_second is not None:
+        parts.append(f"{now.steps_per_second:.3g} steps/s")
+    if now.eta_seconds is not None:
+        parts.append(f"about {duration(now.eta_seconds)} left")
+    if now.loss is not None:
+        parts.append(f"loss {now.loss:.4f}")
+    return f"{', '.join(parts)} ({duration(seconds_since(live.time))} ago)"
