@@ -156,13 +156,14 @@ def _line(report: Report, points: Sequence[tuple[float, float | None]]) -> list[
 
 def _loss(curve: LossCurve) -> dict[str, Any]:
     points = curve.points
+    steps = [each.step for each in points]
     is_thinned = any(each.low != each.high for each in points)
     return {
-        "steps": [each.step for each in points],
+        "steps": steps,
         "last": [_short(each.last) for each in points],
         "low": [_short(each.low) for each in points if is_thinned],
         "high": [_short(each.high) for each in points if is_thinned],
-        "restarts": list(curve.restarts),
+        "restarts": distinct(curve.restarts, 0, max(steps, default=1), _MOST_MARKS),
     }
 
 

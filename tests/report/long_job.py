@@ -57,6 +57,8 @@ BROKEN = replace(KILLED, cause="a device failed", rule="hardware", hardware=True
 FAILURES = (KILLED, LOST, PREEMPTED, BROKEN)
 STEPS = 100
 """Of each attempt."""
+RECORDS = 300
+"""In a segment of the journal."""
 
 
 class LongJob(Devices):
@@ -74,7 +76,7 @@ class LongJob(Devices):
         )
         super().__init__(RestartPolicy(phases=(phase,)))
         self.ledger = Ledger()
-        self.journal = FileJournal(LocalStorage(folder))
+        self.journal = FileJournal(LocalStorage(folder), compact_after=RECORDS)
         self.journal.add_view(GOODPUT, lambda: view_of(self.ledger))
         self.chance = random.Random(attempts)
         self.losses: list[tuple[float, int, int]] = []
@@ -137,7 +139,7 @@ class LongJob(Devices):
         self.happens(replace(gone, exits=(ended,)))
         while self.state.status in (Status.BACKOFF, Status.PROBING, Status.WAITING):
             if self.state.status is Status.PROBING:
-                few = self.chance.random() < 0.2
+                few = self.state.attempt % 20 == 7
                 self.lost = frozenset("7") if few else frozenset()
                 self.later(5)
                 self.looks()
