@@ -50,8 +50,8 @@ function _shtab_supervise_using
   test "$_shtab_supervise_cmdpath" = "$argv"
 end
 
-set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain jobs logs stop quarantine 'quarantine list' 'quarantine clear' repair completion
-set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --config --devices --exit-code --head --image --index --launch --log-format --max-restarts --model-dir --name --output --rank --save-config --set --signal --stage --success-step
+set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain report jobs logs stop quarantine 'quarantine list' 'quarantine clear' repair completion
+set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --config --devices --exit-code --head --image --index --launch --log-format --max-restarts --model-dir --name --output --rank --save-config --set --signal --stage --success-step -o
 
 complete -c supervise -e
 complete -c supervise -f
@@ -134,6 +134,12 @@ complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npo
 complete -c supervise -n '_shtab_supervise_using explain' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using explain' -l json -d 'print one JSON object, for programs'
 complete -c supervise -n '_shtab_supervise_using explain; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket; default: the job at or below the working directory that was written last'
+complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a report -d 'write one page about a job: timeline, failures, goodput, losses'
+complete -c supervise -n '_shtab_supervise_using report' -s h -l help -d 'show this help message and exit'
+complete -c supervise -n '_shtab_supervise_using report' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the page to write (default: report.html)'
+complete -c supervise -n '_shtab_supervise_using report' -l json -d 'print one JSON object, for programs'
+complete -c supervise -n '_shtab_supervise_using report' -l text -d 'print text'
+complete -c supervise -n '_shtab_supervise_using report; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a jobs -d 'list the jobs below a folder, and where each stands'
 complete -c supervise -n '_shtab_supervise_using jobs' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using jobs' -l json -d 'print a JSON list, for programs'
