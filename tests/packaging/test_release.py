@@ -36,7 +36,6 @@ PYTHONS = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), 
 THIS_PYTHON = ".".join(map(str, sys.version_info[:2]))
 WORKER = "deploy/worker"
 MODULE = "supervisor/protocol/worker_path/supervise_worker.py"
-UPLOT = "supervisor/report/assets/uplot"
 EXTRAS = {"aot", "build", "cuda", "debug", "dev", "gcs", "ray", "s3", "tpu", "trainer"}
 
 USES_OWN_PACKAGES = """
@@ -147,6 +146,7 @@ def test_the_wheel_has_our_packages_and_nothing_else(release: Built) -> None:
         "supervisor/provision/70-supervise.rules",
         "supervisor/report/assets/page.html",
         "supervisor/report/assets/uplot/uPlot.iife.min.js",
+        "supervisor/report/assets/uplot/LICENSE",
     }
     assert files[f"{info}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
     assert b"supervise = supervisor.__main__:main" in files[f"{info}/entry_points.txt"]
@@ -166,7 +166,7 @@ def test_what_the_wheel_says_of_itself(release: Built) -> None:
     said = described(release.wheel)
     assert (said["Name"], said["Version"]) == ("supervise-jax", supervisor.__version__)
     assert said["License-Expression"] == "Apache-2.0 AND MIT"
-    assert said.get_all("License-File") == ["LICENSE", f"{UPLOT}/LICENSE"]
+    assert said.get_all("License-File") == ["LICENSE"]
     assert set(said.get_all("Provides-Extra") or []) == EXTRAS
     requirements = [Requirement(text) for text in said.get_all("Requires-Dist") or []]
     assert all(each.url is None for each in requirements)

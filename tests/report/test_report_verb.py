@@ -60,7 +60,7 @@ def test_text_is_lines_without_control_characters(
         *("TIMELINE", "ATTEMPTS", "FAILURES", "RECOVERIES", "GOODPUT BY CAUSE", "LOSS", "RUNGS"),
         "CHECKPOINTS",
     ]
-    assert any("decided: attempt 75 starts at once" in line for line in lines)
+    assert any("decided: attempt 75 starts" in line for line in lines)
 
 
 def test_a_lost_segment_is_told_and_the_rest_is_there(
