@@ -32,7 +32,7 @@ from supervisor.protocol.location import Uri
 from supervisor.protocol.reading import open_file
 from supervisor.report.job_fold import report_of_transitions, with_losses
 from supervisor.report.job_report import Head, Report
-from supervisor.report.losses import MAX_LINE, loss_curves
+from supervisor.report.loss_curves import MAX_LINE, loss_curves
 
 METRICS = "metrics.jsonl"
 """The file in model_dir that has the losses."""

@@ -22,7 +22,7 @@ _BUCKETS = 500
 _MOST_BARS = 200
 _MOST_BOXES = 400
 """Attempts that have a box of their own in the timeline."""
-_MOST_MARKS = 400
+_MOST_MARKS = 150
 LANES = tuple(Lane)
 SYMBOLS = {
     AttemptEnd.FAILED: "✕",

@@ -177,11 +177,15 @@ def test_a_job_that_has_only_begun_has_a_report(report: Report, form: Any) -> No
     empty = replace(
         report,
         until=report.began,
-        **dict.fromkeys(
-            ("spans", "attempts", "failures", "recoveries", "steps", "commits", "rungs", "losses"),
-            (),
-        ),
+        spans=(),
+        attempts=(),
+        failures=(),
+        recoveries=(),
         goodput=None,
+        steps=(),
+        commits=(),
+        rungs=(),
+        losses=(),
         no_losses="there is no metrics.jsonl",
     )
     assert "there is no metrics.jsonl" in form(empty)

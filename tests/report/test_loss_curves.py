@@ -7,7 +7,7 @@ import json
 import pytest
 
 from supervisor.report.job_report import LossPoint
-from supervisor.report.losses import MAX_LINE, MOST_POINTS, loss_curves
+from supervisor.report.loss_curves import MAX_LINE, MOST_POINTS, loss_curves
 
 PHASES = {1: "one", 2: "one", 3: "two"}
 
