@@ -336,7 +336,7 @@ def _progress(report: Report) -> Iterator[str]:
 
 def _losses(report: Report) -> Iterator[str]:
     if report.no_losses:
-        yield f"<p>{_text(report.no_losses)}.</p>"
+        yield f"<p>{'' if report.losses else 'No losses: '}{_text(report.no_losses)}.</p>"
     for number, each in enumerate(report.losses):
         yield from _loss(number, each, several=len(report.losses) > 1)
 
