@@ -35,13 +35,14 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.files.live_status import MAX_SIZE, STATUS, LiveStatus, parse
-from supervisor.files.segments import JOURNAL
+from supervisor.files.segments import ARCHIVE, JOURNAL
 from supervisor.goodput.kept import ledger_after, ledger_before
 from supervisor.goodput.wall_time import Goodput
+from supervisor.history.archive import is_segment
 from supervisor.host.identity import Identity
 from supervisor.narrative.device_text import unit
 from supervisor.narrative.standing import Standing, standing
-from supervisor.ports import Objects
+from supervisor.ports import Objects, Transition
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import printable
 
@@ -165,6 +166,25 @@ def _told(read: Callable[[], bytes], job: str) -> LiveStatus | None:
     except OSError:
         return None
     return told if told.job == job else None
+
+
+def all_transitions(job: JobView, place: Path | Uri) -> Iterator[Transition]:
+    """Yields all transitions of the job, also those in archived segments.
+
+    Raises:
+        JournalError: a segment is missing, or cannot be read.
+        OSError: the bucket cannot be read.
+    """
+    if isinstance(place, Path):
+        yield from FileJournal(LocalStorage(place)).all_transitions(job.history)
+        return
+    with TemporaryDirectory() as name:
+        folder, objects = Path(name), bucket(place)
+        (folder / ARCHIVE).mkdir()
+        for segment in filter(is_segment, objects.list(ARCHIVE).objects):
+            data = objects.read(f"{ARCHIVE}/{segment}").data
+            (folder / ARCHIVE / segment).write_bytes(data)
+        yield from FileJournal(LocalStorage(folder)).all_transitions(job.history)
 
 
 def _no_job(place: Path | Uri, history: History) -> str:

@@ -122,7 +122,7 @@ def show_status(place: Path | Uri) -> None:
 def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
     """Returns where a job stands, for programs: see `docs/reference/cli.md`."""
     state = job.history.state.durable()
-    failure, live = _failure_that_counts(job.history, state), job.live
+    failure, live = failure_that_counts(job.history, state), job.live
     told = None
     if failure is not None:
         told = {**record(failure), "log": _log_of(job.history, state, failure, place)}
@@ -256,7 +256,7 @@ def _last_end(job: JobView, state: JobState, place: Path | Uri) -> Iterator[str]
         if end is not None and end.doubt is not None:
             yield success_warning(end.doubt)
         return
-    failure = _failure_that_counts(history, state)
+    failure = failure_that_counts(history, state)
     if failure is None:
         return
     yield f"last failure: {failure.cause}: {failure.root_cause}{place_of_failure(failure)}"
@@ -284,7 +284,7 @@ def _earlier(it: PastFailure, last: Failure, place: Path | Uri) -> Iterator[str]
         yield f"log: {log}"
 
 
-def _failure_that_counts(history: History, state: JobState) -> Failure | None:
+def failure_that_counts(history: History, state: JobState) -> Failure | None:
     """Returns the last failure; None: there was none, or the job has succeeded since.
 
     An attempt that was asked to end, and left nothing but its exit, did not fail.

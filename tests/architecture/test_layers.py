@@ -53,6 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "narrative": _CORE - {"config"} | {"ports", "narrative"},
     "history": _PORTS | {"history"},
     "goodput": _PORTS | {"history", "goodput"},
+    "report": _PORTS | {"narrative", "goodput", "report"},
     "adapters": _ADAPTERS,  # and never one another: see `violations`
     "engines": _ENGINES | {"engines"},
     "runtime": _TOP,
@@ -75,7 +76,7 @@ ALLOWED: dict[str, set[str]] = {
     "manifests": _CORE | {"manifests"},
     "doctor": _TOP - {"job", "world"} | {"doctor"},
     "gang": _TOP - {"job"} | {"gang"},
-    "cli": _TOP | {"provision", "manifests", "gang", "doctor", "cli"},
+    "cli": _TOP | {"provision", "manifests", "gang", "doctor", "report", "cli"},
     "__main__": _TOP | {"cli"},
     "__init__": {"python_api"},
 }
@@ -325,6 +326,7 @@ OF_OTHER_VERBS = [verb for verb in VERBS if verb != "run"]
         ("run", (*(f"supervisor.cli.{verb}" for verb in OF_OTHER_VERBS), "supervisor.provision")),
         ("rules", ("supervisor.job", "supervisor.engines", "supervisor.provision")),
         ("status", ("supervisor.job", "supervisor.prepare", "supervisor.engines", "yaml")),
+        ("report", ("supervisor.job", "supervisor.engines", "yaml", "supervisor.report.page")),
     ],
 )
 def test_a_verb_loads_nothing_that_it_does_not_need(verb: str | None, names: list[str]) -> None:
