@@ -42,6 +42,7 @@ VERBS = (
     "explain",
     "jobs",
     "logs",
+    "serve",
     "stop",
     "quarantine",
     "repair",

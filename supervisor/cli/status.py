@@ -91,7 +91,7 @@ def show_status(place: Path | Uri) -> None:
 def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
     """Returns where a job stands, for programs: see `docs/reference/cli.md`."""
     state = job.history.state.durable()
-    failure = _failure_that_counts(job.history, state)
+    failure = failure_that_counts(job.history, state)
     told = None
     if failure is not None:
         told = {**record(failure), "log": _log_of(job.history, state, failure, place)}
@@ -156,16 +156,25 @@ def print_status(job: JobView, place: Path | Uri) -> None:
 def _last_step(history: History, state: JobState) -> Iterator[str]:
     """Yields the last step that the journal has: some reports of the attempt that runs are in it,
     and the end of each attempt."""
-    decisions = (decision for each in history.transitions for decision in each.decisions)
-    told = (each for each in decisions if isinstance(each, TellRecovery | TellStages))
-    steps = [each.step for each in told if each.attempt == state.attempt and each.step is not None]
     end = history.past.last_end
-    if steps and (end is None or end.attempt != state.attempt):
-        yield f"last completed step: {steps[-1]} or later (few steps are in the journal)"
+    if (step := step_of_running_attempt(history, state)) is not None:
+        yield f"last completed step: {step} or later (few steps are in the journal)"
     elif end is not None and end.step is not None:
         of = "" if end.attempt == state.attempt else f" of attempt {end.attempt}"
         how = "recognised in its output" if end.step_recognised else "reported"
         yield f"last completed step: {end.step}{of} ({how})"
+
+
+def step_of_running_attempt(history: History, state: JobState) -> int | None:
+    """Returns the last step that the attempt which has not ended has told to the journal; None: it
+    told none, or has ended."""
+    end = history.past.last_end
+    if end is not None and end.attempt == state.attempt:
+        return None
+    decisions = (decision for each in history.transitions for decision in each.decisions)
+    told = (each for each in decisions if isinstance(each, TellRecovery | TellStages))
+    steps = [each.step for each in told if each.attempt == state.attempt and each.step is not None]
+    return steps[-1] if steps else None
 
 
 def _last_end(history: History, state: JobState, place: Path | Uri) -> Iterator[str]:
@@ -175,7 +184,7 @@ def _last_end(history: History, state: JobState, place: Path | Uri) -> Iterator[
         if end is not None and end.doubt is not None:
             yield success_warning(end.doubt)
         return
-    failure = _failure_that_counts(history, state)
+    failure = failure_that_counts(history, state)
     if failure is None:
         return
     yield f"last failure: {failure.cause}: {failure.root_cause}{place_of_failure(failure)}"
@@ -187,7 +196,7 @@ def _last_end(history: History, state: JobState, place: Path | Uri) -> Iterator[
         yield f"log: {log}"
 
 
-def _failure_that_counts(history: History, state: JobState) -> Failure | None:
+def failure_that_counts(history: History, state: JobState) -> Failure | None:
     """Returns the last failure; None: there was none, or the job has succeeded since.
 
     An attempt that was asked to end, and left nothing but its exit, did not fail.

@@ -54,6 +54,7 @@ ALLOWED = {
     "supervisor/protocol/standby.py": OWN,
     "supervisor/provision/boot.py": OURS,
     "supervisor/provision/package.py": OURS,
+    "supervisor/web/routes.py": OURS,
     "trainer/__main__.py": NAMED,
     "trainer/aot.py": OWN,
     "trainer/executables.py": "what only this user can have written (`trainer.private_files`)",

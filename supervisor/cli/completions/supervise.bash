@@ -6,7 +6,7 @@
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
 _shtab_supervise_quarantine_subparsers=(list clear)
-_shtab_supervise_subparsers=(run gang init validate doctor schema manifest provision classify rules status explain jobs logs stop quarantine repair completion)
+_shtab_supervise_subparsers=(run gang init validate doctor schema manifest provision classify rules status explain jobs logs serve stop quarantine repair completion)
 
 _shtab_supervise_run_option_strings=(-h --help --set --model-dir --max-restarts --devices --success-step --save-config --once --log-format --alive-file)
 _shtab_supervise_gang_option_strings=(-h --help --set --once --log-format --alive-file --index --head --launch)
@@ -22,6 +22,7 @@ _shtab_supervise_status_option_strings=(-h --help --json --exit-code)
 _shtab_supervise_explain_option_strings=(-h --help --json)
 _shtab_supervise_jobs_option_strings=(-h --help --json)
 _shtab_supervise_logs_option_strings=(-h --help --attempt --rank -f --follow)
+_shtab_supervise_serve_option_strings=(-h --help --http)
 _shtab_supervise_stop_option_strings=(-h --help --no-wait)
 _shtab_supervise_quarantine_list_option_strings=(-h --help)
 _shtab_supervise_quarantine_clear_option_strings=(-h --help)
@@ -60,7 +61,7 @@ _shtab_supervise_gang___log_format_choices=(text json)
 _shtab_supervise_manifest_pos_0_choices=(slurm jobset kuberay)
 _shtab_supervise_quarantine_pos_0_choices=(list clear)
 _shtab_supervise_completion_pos_0_choices=(bash zsh fish)
-_shtab_supervise_pos_0_choices=(run gang init validate doctor schema manifest provision classify rules status explain jobs logs stop quarantine repair completion)
+_shtab_supervise_pos_0_choices=(run gang init validate doctor schema manifest provision classify rules status explain jobs logs serve stop quarantine repair completion)
 
 _shtab_supervise_run_pos_1_nargs='*'
 _shtab_supervise_run__h_nargs=0
@@ -107,6 +108,9 @@ _shtab_supervise_logs__h_nargs=0
 _shtab_supervise_logs___help_nargs=0
 _shtab_supervise_logs__f_nargs=0
 _shtab_supervise_logs___follow_nargs=0
+_shtab_supervise_serve_pos_0_nargs=+
+_shtab_supervise_serve__h_nargs=0
+_shtab_supervise_serve___help_nargs=0
 _shtab_supervise_stop__h_nargs=0
 _shtab_supervise_stop___help_nargs=0
 _shtab_supervise_stop___no_wait_nargs=0

@@ -50,8 +50,8 @@ function _shtab_supervise_using
   test "$_shtab_supervise_cmdpath" = "$argv"
 end
 
-set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain jobs logs stop quarantine 'quarantine list' 'quarantine clear' repair completion
-set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --config --devices --exit-code --head --image --index --launch --log-format --max-restarts --model-dir --name --output --rank --save-config --set --signal --stage --success-step
+set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain jobs logs serve stop quarantine 'quarantine list' 'quarantine clear' repair completion
+set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --config --devices --exit-code --head --http --image --index --launch --log-format --max-restarts --model-dir --name --output --rank --save-config --set --signal --stage --success-step
 
 complete -c supervise -e
 complete -c supervise -f
@@ -144,6 +144,9 @@ complete -c supervise -n '_shtab_supervise_using logs' -l attempt -x -d 'the att
 complete -c supervise -n '_shtab_supervise_using logs' -l rank -x -d 'the worker; default: rank 0'
 complete -c supervise -n '_shtab_supervise_using logs' -s f -l follow -d 'go on with what comes, also of later attempts, until no supervisor runs'
 complete -c supervise -n '_shtab_supervise_using logs; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'
+complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a serve -d 'show jobs over HTTP, to a browser and to Prometheus; it only reads'
+complete -c supervise -n '_shtab_supervise_using serve' -s h -l help -d 'show this help message and exit'
+complete -c supervise -n '_shtab_supervise_using serve' -l http -x -d 'the IP address and port to listen at; without an address, on this machine alone (default: 127.0.0.1:9090)'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a stop -d 'have a running job save and end, as Ctrl-C does, from anywhere'
 complete -c supervise -n '_shtab_supervise_using stop' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using stop' -l no-wait -d 'do not wait for the end of the supervisor'

@@ -1,0 +1,164 @@
+"""What `supervise serve` shows of the job in a model_dir. It reads a journal again only where the
+file has changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+from supervisor.adapters.stores.journal import (
+    DamagedJournalError,
+    FileJournal,
+    History,
+    JournalError,
+)
+from supervisor.adapters.stores.lease import LeaseTimes
+from supervisor.adapters.stores.lease_places import LEASE
+from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.cli.job_view import JobView, owner_on_disk, standstill, view
+from supervisor.cli.status import failure_that_counts, step_of_running_attempt
+from supervisor.core.state import JobState
+from supervisor.diagnosis.redaction import Redactor
+from supervisor.files.segments import JOURNAL
+from supervisor.goodput.kept import ledger_after, ledger_before
+from supervisor.narrative.standing import standing
+from supervisor.protocol.location import Uri
+from supervisor.web.job_facts import JobFacts, Seen, Unreadable
+from supervisor.web.tally import Tally
+
+_PAUSE = 1.0
+"""Seconds between two looks at a job on a disk. A look at files that did not change reads none."""
+_PAUSE_IN_BUCKET = 30.0
+"""The same in a bucket, where each look fetches the journal."""
+_Stamp = tuple[int, ...]
+
+
+class ServedJob:
+    """A job that is shown; see `supervisor.web.watched_jobs.Job`."""
+
+    def __init__(self, place: Path | Uri, name: str) -> None:
+        """`place` is its model_dir."""
+        self.place = place
+        self.name = name
+        self.pause = _PAUSE if isinstance(place, Path) else _PAUSE_IN_BUCKET
+        self._redact = Redactor(os.environ).text
+        self._stamp: _Stamp = ()
+        self._seen: Seen | None = None
+        self._older = _OlderRecords(place)
+        self._lease = _Renewals(place / LEASE) if isinstance(place, Path) else None
+
+    def look(self) -> Seen:
+        """See `supervisor.web.watched_jobs.Job`."""
+        if isinstance(self.place, Uri):
+            return self._read()
+        stamp = _stamp(self.place / JOURNAL)
+        if self._seen is None or stamp != self._stamp:
+            self._seen, self._stamp = self._read(), stamp
+        if isinstance(self._seen, JobFacts) and not self._seen.has_ended:
+            self._seen = self._with_signs(self._seen, self.place)
+        return self._seen
+
+    def _read(self) -> Seen:
+        try:
+            return _facts(view(self.place), self._older)
+        except DamagedJournalError as error:
+            why = error.message_for(self.place)
+        except (JournalError, OSError) as error:  # an UnreadableError is a ValueError as well
+            why = f"{self.place}: {error}"
+        except (ValueError, ImportError) as error:
+            why = str(error)
+        return Unreadable(self._redact(why))
+
+    def _with_signs(self, facts: JobFacts, model_dir: Path) -> JobFacts:
+        """Returns the facts with what the files beside the journal say now."""
+        owner, identity = owner_on_disk(model_dir)
+        still, age = standstill(identity), self._lease.age() if self._lease is not None else None
+        if age is not None and age > LeaseTimes().duration and not still:
+            still = f"it has not renewed its lease for {LeaseTimes().duration:g} s"
+        signed_at = None if age is None else time.time() - age
+        return replace(facts, owner=owner, standstill=still, signed_at=signed_at)
+
+
+def _facts(job: JobView, older: _OlderRecords) -> JobFacts:
+    history, state = job.history, job.history.state.durable()
+    ledger, tally = ledger_before(history), older.tally(history)
+    if ledger is not None:
+        ledger = ledger_after(ledger, history.transitions)
+    if tally is not None:
+        tally = reduce(Tally.after, history.transitions, tally)
+    return JobFacts(
+        state,
+        standing(state, job.policy),
+        ledger,
+        tally,
+        failure_that_counts(history, state),
+        history.past.version,
+        job.owner,
+        job.standstill,
+        _told_step(history, state),
+        job.policy.phases[state.phase].num_units,
+    )
+
+
+def _told_step(history: History, state: JobState) -> int | None:
+    step, end = step_of_running_attempt(history, state), history.past.last_end
+    return step if step is not None or end is None else end.step
+
+
+class _OlderRecords:
+    """The archived records of a job, which never change and are read once."""
+
+    def __init__(self, place: Path | Uri) -> None:
+        self._place = place
+        self._newest: str | None = None
+        self._tally: Tally | None = Tally()
+
+    def tally(self, history: History) -> Tally | None:
+        """Returns the sums over the records before those of `history`; None: they cannot be
+        read."""
+        newest = history.snapshot.archived if history.snapshot is not None else None
+        if newest != self._newest:
+            self._newest, self._tally = newest, self._read(history)
+        return self._tally
+
+    def _read(self, history: History) -> Tally | None:
+        if isinstance(self._place, Uri):  # the segments stay in the bucket
+            return None
+        journal = FileJournal(LocalStorage(self._place))
+        try:
+            return reduce(
+                Tally.after, journal.all_transitions(replace(history, transitions=[])), Tally()
+            )
+        except JournalError:
+            return None
+
+
+class _Renewals:
+    """How old a file is that its writer renews, by the clock of this host: the clocks of two hosts
+    are never compared."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._stamp: _Stamp = ()
+        self._since = 0.0
+
+    def age(self) -> float | None:
+        """Returns the seconds since the file was seen to change; None: there is no file."""
+        stamp = _stamp(self._path)
+        if stamp != self._stamp:
+            self._stamp, self._since = stamp, self._clock()
+        return self._clock() - self._since if stamp else None
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Returns a value that changes whenever the file does; empty if it cannot be seen."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
