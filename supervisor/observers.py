@@ -12,16 +12,17 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import FileJournal, History, JournalError
 from supervisor.adapters.stores.space import Space
+from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.console import JsonConsole, PlainConsole
 from supervisor.adapters.telling.goodput_keeper import GoodputKeeper
 from supervisor.adapters.telling.runlog import LogFormat, RunLog, ShowLine, as_json
-from supervisor.adapters.telling.status_file import StatusFile
+from supervisor.adapters.telling.status_file import IN_BUCKET, ON_DISK, StatusFile
 from supervisor.adapters.telling.summary import Summary
 from supervisor.adapters.telling.systemd import (
     ServiceManager,
@@ -46,6 +47,7 @@ from supervisor.ports import CallLater, Clock, Post, Storage, Transition
 from supervisor.prepare import Prepared
 
 T = TypeVar("T")
+Made = TypeVar("Made", bound="LineObserver", covariant=True)
 _SUMMARY = "summary"
 """The name of the summary's view in the journal."""
 
@@ -82,17 +84,19 @@ class IsolatedObservers:
         self._tell = tell
         self._line_failure_reported = False
         """Whether making the lines of a transition has failed, which is reported once."""
-        self._isolated: list[_Isolated] = []
+        self._isolated: list[_Isolated[LineObserver]] = []
 
     def add(self, *observers: LineObserver) -> None:
         """Add observers; each transition goes to them in the order in which they were added."""
         for observer in observers:
             self.add_with_timers(partial(_without_timers, observer))
 
-    def add_with_timers(self, make: Callable[[CallLater], LineObserver]) -> None:
-        """Add the observer that `make` returns; it must set its timers with the `CallLater` that
-        `make` gets."""
-        self._isolated.append(_Isolated(make, self._call_later, self._tell))
+    def add_with_timers(self, make: Callable[[CallLater], Made]) -> Made:
+        """Add and return the observer that `make` returns; it must set its timers with the
+        `CallLater` that `make` gets."""
+        isolated = _Isolated(make, self._call_later, self._tell)
+        self._isolated.append(isolated)
+        return isolated.observer
 
     def isolated_view(
         self, observer: LineObserver, view: Callable[[], T]
@@ -120,12 +124,12 @@ class IsolatedObservers:
             return without_lines(transition)
 
 
-class _Isolated:
+class _Isolated(Generic[Made]):
     """One observer, which is off once it or one of its timers has failed."""
 
     def __init__(
         self,
-        make: Callable[[CallLater], LineObserver],
+        make: Callable[[CallLater], Made],
         call_later: CallLater,
         tell: Tell,
     ) -> None:
@@ -260,8 +264,7 @@ def observers_of(
     observers.add_with_timers(
         lambda call_later: CheckpointWarning(plans, job.model_dir, call_later, warn, notice)
     )
-    if job.remote is not None:
-        observers.add(StatusFile(storage, policy, notice))
+    _add_status_file(observers, prepared, clock, history, notice, stack)
     observers.add(*display.observers)
     if (notifier := notifier_of(os.environ)) is not None:
         stack.callback(notifier.close)
@@ -271,6 +274,23 @@ def observers_of(
     if not os.path.samestat(os.fstat(1), os.fstat(2)):
         observers.add(FailureLine(str(job.shown_model_dir), complain))
     return observers
+
+
+def _add_status_file(
+    observers: IsolatedObservers,
+    prepared: Prepared,
+    clock: Clock,
+    history: History,
+    notice: Tell,
+    stack: ExitStack,
+) -> None:
+    period = ON_DISK if prepared.job.remote is None else IN_BUCKET
+    storage = LocalStorage(prepared.job.model_dir)  # nothing is deleted to make room for this file
+    file = observers.add_with_timers(
+        partial(StatusFile, storage, prepared.policy, clock, period, notice)
+    )
+    observers.isolated_view(file, partial(file.restore, history.transitions))()
+    stack.callback(observers.isolated_view(file, file.close))
 
 
 def _restore_summary(

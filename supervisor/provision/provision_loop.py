@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from supervisor.files.live_status import STATUS
 from supervisor.host.retry import Pauses
 from supervisor.ports import (
     Clock,
@@ -48,7 +49,6 @@ _MAX_FILE = 32 << 20
 """The most bytes of a file that a slice installs; a larger file is not ours, and is not removed."""
 _MAX_WORD = 40
 _MAX_CODE = 255
-_STATUS = "status.json"
 _LEASE = "lease.json"
 _PAUSES = Pauses(10.0, 300.0)
 
@@ -223,7 +223,7 @@ class ProvisionLoop:
             return stored.version
 
     def _observe(self, state: ProvisionState) -> Observation:
-        status, lease = self._read(_STATUS), self._read(_LEASE)
+        status, lease = self._read(STATUS), self._read(_LEASE)
         told = self._read(boot.report_path(state.generation)) if state.generation else None
         machine = MachineReport()
         if told is not None:
@@ -249,7 +249,7 @@ def _job_status(data: bytes) -> JobStatus:
     """Parses status.json. A content that cannot be parsed only gives a digest."""
     digest = hashlib.sha256(data).hexdigest()
     try:
-        told = parse_object(data, _STATUS)
+        told = parse_object(data, STATUS)
         code, step = told["exit_code"], told["step"]
         parts = (str(told[name])[:_MAX_WORD] for name in ("status", "attempt", "step"))
         words = printable("{}, attempt {}, step {}".format(*parts))

@@ -14,8 +14,6 @@ import pytest
 
 from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.kernel.reactor import Reactor
-from supervisor.adapters.stores.storage import LocalStorage
-from supervisor.adapters.telling.status_file import STATUS, StatusFile
 from supervisor.adapters.telling.systemd import Notifier, ServiceManager, SystemdWatchdog
 from supervisor.core.events import Noticed, PhaseBegun, SupervisorStarted
 from supervisor.core.machine import step
@@ -131,18 +129,6 @@ def test_the_watchdog_of_systemd_goes_on_where_the_observer_that_tells_it_is_off
         assert eventually(is_petted)
         notifier.close()
     assert "IndexError" in capfd.readouterr().err
-
-
-def test_a_status_file_that_cannot_be_written_is_told_once_and_tried_again(tmp_path: Path) -> None:
-    told: list[str] = []
-    status = StatusFile(LocalStorage(tmp_path), policy(), told.append)
-    (tmp_path / STATUS).mkdir()
-    for _ in range(3):
-        status.observe(STARTED)
-    assert told == [f"{STATUS} cannot be written: Is a directory"]
-    (tmp_path / STATUS).rmdir()
-    status.observe(STARTED)
-    assert (tmp_path / STATUS).is_file()
 
 
 def test_what_cannot_be_told_is_told_of_once_and_the_observers_go_on(
