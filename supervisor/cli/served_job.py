@@ -16,16 +16,18 @@ from supervisor.adapters.stores.journal import (
     History,
     JournalError,
 )
-from supervisor.adapters.stores.lease import LeaseTimes
 from supervisor.adapters.stores.lease_places import LEASE
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.cli.job_view import JobView, owner_on_disk, standstill, view
 from supervisor.cli.status import failure_that_counts, step_of_running_attempt
 from supervisor.core.state import JobState
 from supervisor.diagnosis.redaction import Redactor
+from supervisor.files.live_status import MAX_SIZE, STATUS, LiveProgress, LiveStatus, parse
 from supervisor.files.segments import JOURNAL
 from supervisor.goodput.kept import ledger_after, ledger_before
+from supervisor.host.identity import Identity
 from supervisor.narrative.standing import standing
+from supervisor.protocol import reading
 from supervisor.protocol.location import Uri
 from supervisor.web.job_facts import JobFacts, Seen, Unreadable
 from supervisor.web.tally import Tally
@@ -34,6 +36,11 @@ _PAUSE = 1.0
 """Seconds between two looks at a job on a disk. A look at files that did not change reads none."""
 _PAUSE_IN_BUCKET = 30.0
 """The same in a bucket, where each look fetches the journal."""
+_RENEWED = (LEASE, STATUS)
+"""Files that a living supervisor writes again and again; the first one only where other hosts may
+see model_dir."""
+_SILENT = 60.0
+"""Seconds without a sign of life after which a supervisor counts as gone, or as one that hangs."""
 _Stamp = tuple[int, ...]
 
 
@@ -49,7 +56,9 @@ class ServedJob:
         self._stamp: _Stamp = ()
         self._seen: Seen | None = None
         self._older = _OlderRecords(place)
-        self._lease = _Renewals(place / LEASE) if isinstance(place, Path) else None
+        self._renewed = (
+            [_Renewals(place / name) for name in _RENEWED] if isinstance(place, Path) else []
+        )
 
     def look(self) -> Seen:
         """See `supervisor.web.watched_jobs.Job`."""
@@ -76,11 +85,30 @@ class ServedJob:
     def _with_signs(self, facts: JobFacts, model_dir: Path) -> JobFacts:
         """Returns the facts with what the files beside the journal say now."""
         owner, identity = owner_on_disk(model_dir)
-        still, age = standstill(identity), self._lease.age() if self._lease is not None else None
-        if age is not None and age > LeaseTimes().duration and not still:
-            still = f"it has not renewed its lease for {LeaseTimes().duration:g} s"
-        signed_at = None if age is None else time.time() - age
-        return replace(facts, owner=owner, standstill=still, signed_at=signed_at)
+        status = _status_of(identity, model_dir)
+        renewed = self._renewed if status is not None else self._renewed[:1]
+        ages = [age for file in renewed if (age := file.age()) is not None]
+        still = standstill(identity)
+        if identity is not None and ages and min(ages) > _SILENT:
+            still = still or f"it has given no sign of life for {min(ages):.0f} s"
+        return replace(
+            facts,
+            owner=owner,
+            standstill=still,
+            signed_at=time.time() - min(ages) if ages else None,
+            stage=status.stage if status is not None else None,
+            live=status.live if status is not None else LiveProgress(),
+            target_step=status.max_steps if status is not None else None,
+        )
+
+
+def _status_of(owner: Identity | None, model_dir: Path) -> LiveStatus | None:
+    """Returns what the supervisor `owner` says in `status.json`; None: it says nothing there."""
+    try:
+        status = parse(reading.read(model_dir / STATUS, MAX_SIZE))
+    except (OSError, ValueError):
+        return None
+    return status if owner is not None and status.supervisor == owner.to_json() else None
 
 
 def _facts(job: JobView, older: _OlderRecords) -> JobFacts:

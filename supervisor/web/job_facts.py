@@ -7,24 +7,14 @@ from dataclasses import dataclass, field
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure
+from supervisor.files.live_status import LiveProgress
 from supervisor.goodput.wall_time import Goodput, Ledger
 from supervisor.narrative.standing import Standing
+from supervisor.protocol.messages import Stage
 from supervisor.web.tally import Tally
 
 _FOR_A_PERSON = (ExitCode.FAILED, ExitCode.BUDGET_SPENT, ExitCode.INVALID_CONFIG)
 """The ends after which a person has to change something: no service manager can."""
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """What changes too fast for the journal, as the supervisor tells it in `status.json`."""
-
-    stage: str | None = None
-    step: int | None = None
-    """The last completed step."""
-    steps_per_second: float | None = None
-    eta_seconds: float | None = None
-    """Until the training is complete, at that rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,11 @@ class JobFacts:
     """The last completed step in the journal, which has few of them; None: it has none."""
     num_units: int
     """Hosts or devices of the full rung; 0: not known."""
-    live: Live = Live()
+    stage: Stage | None = None
+    """The stage that the workers report now; None: they report none, or nobody tells it."""
+    live: LiveProgress = field(default_factory=LiveProgress)
+    target_step: int | None = None
+    """The last step of the phase; None: not known."""
     signed_at: float | None = field(default=None, compare=False)
     """The Unix time of the supervisor's last sign of life; None: it gives none that can be seen."""
 

@@ -195,6 +195,15 @@ METRICS: Sequence[MetricDefinition] = (
         _one(lambda it: it.step),
     ),
     MetricDefinition(
+        "target_step",
+        "gauge",
+        "The last step of the phase.",
+        _one(lambda it: it.target_step),
+    ),
+    MetricDefinition(
+        "loss", "gauge", "The loss, if the program reports it.", _one(lambda it: it.live.loss)
+    ),
+    MetricDefinition(
         "steps_per_second",
         "gauge",
         "The rate of the training, as the supervisor sees it.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import escape
 
 from supervisor.goodput.goodput_text import duration
@@ -93,7 +94,8 @@ def _cells(it: JobFacts, now: float) -> Iterator[str]:
     status = str(it.standing.status)
     is_bad = bool(it.needs_a_person) or not (it.is_supervised or it.has_ended)
     is_good = it.has_ended and it.state.exit_code == 0
-    told = standing_line(it.standing).removeprefix(f"{status}: ")
+    now_in = replace(it.standing, stage=it.stage)
+    told = standing_line(now_in).removeprefix(f"{status}: ")
     if it.has_ended:
         told = f"exit code {it.state.exit_code:d}; {told}"
     look = "bad" if is_bad else "good" if is_good else ""
@@ -109,11 +111,16 @@ def _cells(it: JobFacts, now: float) -> Iterator[str]:
 
 def _step(it: JobFacts, now: float) -> str:
     step = "none" if it.step is None else str(it.step)
+    lines = [step if it.target_step is None else f"{step} of {it.target_step}"]
+    if it.live.steps_per_second is not None:
+        lines.append(f"{it.live.steps_per_second:.3g} a second")
+    if it.live.eta_seconds is not None:
+        lines.append(f"{duration(it.live.eta_seconds)} left")
     at = it.tally.committed_at if it.tally is not None else None
-    if it.standing.highest_committed is None:
-        return step
-    ago = "" if at is None else f", {duration(max(0.0, now - at))} ago"
-    return f"{step}<small>committed: {it.standing.highest_committed}{ago}</small>"
+    if (highest := it.standing.highest_committed) is not None:
+        ago = "" if at is None else f", {duration(max(0.0, now - at))} ago"
+        lines.append(f"committed: {highest}{ago}")
+    return lines[0] + "".join(f"<small>{line}</small>" for line in lines[1:])
 
 
 def _supervisor(it: JobFacts) -> str:

@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "narrative": _CORE - {"config"} | {"ports", "narrative"},
     "history": _PORTS | {"history"},
     "goodput": _PORTS | {"history", "goodput"},
-    "web": _CORE | {"history", "ports", "narrative", "goodput", "web"},
+    "web": _CORE | {"files", "history", "ports", "narrative", "goodput", "web"},
     "adapters": _ADAPTERS,  # and never one another: see `violations`
     "engines": _ENGINES | {"engines"},
     "runtime": _TOP,
