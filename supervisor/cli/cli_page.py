@@ -82,6 +82,9 @@ _MORE: Mapping[str, str] = {
     "what was decided, and what else could have been: each *if* is decided by the code that decides for a job. "
     "`supervise explain` alone takes the job at or below the working directory that was written last, `supervise explain 2` "
     "its second attempt. `supervise rules NAME` says all about the code of the verdict.",
+    "report": "The page is one file that needs no network: it opens on a phone, and can be mailed and printed. It reads the "
+    "journal with its archived segments, and the losses in `metrics.jsonl`, if that is in model_dir; also while the job runs. "
+    "[Report](../how-to/report.md) says what is on it.",
     "jobs": "A job is a folder with a journal. Links are not followed.",
     "logs": "The output stays in model_dir, in the attempt's folder, so this works on each host that "
     "sees it. With `--follow` it ends when no supervisor runs any more.",

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from supervisor.adapters.stores.bucket import bucket
-from supervisor.adapters.stores.journal import FileJournal, JournalError
-from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.adapters.stores.journal import JournalError
 from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.explain_text import Explained, account_body, account_lines
-from supervisor.cli.job_view import JobView, NoJobError, print_line, run_and_report, view
+from supervisor.cli.job_view import (
+    JobView,
+    NoJobError,
+    all_transitions,
+    print_line,
+    run_and_report,
+    view,
+)
 from supervisor.cli.jobs import jobs_below
 from supervisor.cli.kept_evidence import judged_again
-from supervisor.files.segments import ARCHIVE, JOURNAL
-from supervisor.history.archive import is_segment
+from supervisor.files.segments import JOURNAL
 from supervisor.narrative.attempt_account import Account, account_of, last_that_failed
-from supervisor.ports import Transition
 from supervisor.protocol.location import Uri
 
 _HERE = Path()
@@ -107,7 +108,7 @@ def _account(job: JobView, place: Path | Uri, attempt: int | None) -> tuple[Acco
     if is_whole or snapshot is None or snapshot.archived is None:
         return _sure(found, job, attempt), ""
     try:
-        every = list(_all_transitions(job, place))
+        every = list(all_transitions(job, place))
     except JournalError as error:
         return _sure(found, job, attempt), str(error)
     known = attempt if attempt is not None else last_that_failed(every)
@@ -126,22 +127,3 @@ def _sure(found: Account | None, job: JobView, attempt: int | None) -> Account:
             f"attempt {attempt} has not ended: `supervise status` says where it stands"
         )
     raise NoJobError(f"the journal has no end of attempt {attempt}: attempts are 1 to {last}")
-
-
-def _all_transitions(job: JobView, place: Path | Uri) -> Iterator[Transition]:
-    """Yields all transitions of the job, also those in archived segments.
-
-    Raises:
-        JournalError: a segment is missing, or cannot be read.
-        OSError: the bucket cannot be read.
-    """
-    if isinstance(place, Path):
-        yield from FileJournal(LocalStorage(place)).all_transitions(job.history)
-        return
-    with TemporaryDirectory() as name:
-        folder, objects = Path(name), bucket(place)
-        (folder / ARCHIVE).mkdir()
-        for segment in filter(is_segment, objects.list(ARCHIVE).objects):
-            data = objects.read(f"{ARCHIVE}/{segment}").data
-            (folder / ARCHIVE / segment).write_bytes(data)
-        yield from FileJournal(LocalStorage(folder)).all_transitions(job.history)

@@ -33,11 +33,13 @@ from supervisor.cli.complaints import complain
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
+from supervisor.files.segments import ARCHIVE
 from supervisor.goodput.kept import ledger_after, ledger_before
 from supervisor.goodput.wall_time import Goodput
+from supervisor.history.archive import is_segment
 from supervisor.host.identity import Identity
 from supervisor.narrative.device_text import unit
-from supervisor.ports import Objects
+from supervisor.ports import Objects, Transition
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import printable
 
@@ -116,6 +118,25 @@ def goodput_of(job: JobView) -> Goodput | None:
         return None
     now = time.time() if job.owner is not None and job.history.state.exit_code is None else None
     return ledger_after(ledger, job.history.transitions).so_far(now)
+
+
+def all_transitions(job: JobView, place: Path | Uri) -> Iterator[Transition]:
+    """Yields all transitions of the job, also those in archived segments.
+
+    Raises:
+        JournalError: a segment is missing, or cannot be read.
+        OSError: the bucket cannot be read.
+    """
+    if isinstance(place, Path):
+        yield from FileJournal(LocalStorage(place)).all_transitions(job.history)
+        return
+    with TemporaryDirectory() as name:
+        folder, objects = Path(name), bucket(place)
+        (folder / ARCHIVE).mkdir()
+        for segment in filter(is_segment, objects.list(ARCHIVE).objects):
+            data = objects.read(f"{ARCHIVE}/{segment}").data
+            (folder / ARCHIVE / segment).write_bytes(data)
+        yield from FileJournal(LocalStorage(folder)).all_transitions(job.history)
 
 
 def _no_job(place: Path | Uri, history: History) -> str:

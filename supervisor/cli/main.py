@@ -40,6 +40,7 @@ VERBS = (
     "rules",
     "status",
     "explain",
+    "report",
     "jobs",
     "logs",
     "serve",

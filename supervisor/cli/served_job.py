@@ -3,22 +3,19 @@ file has changed."""
 
 from __future__ import annotations
 
+import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
-from supervisor.adapters.stores.journal import (
-    DamagedJournalError,
-    FileJournal,
-    History,
-    JournalError,
-)
+from supervisor.adapters.stores.journal import DamagedJournalError, History, JournalError
 from supervisor.adapters.stores.lease_places import LEASE
-from supervisor.adapters.stores.storage import LocalStorage
-from supervisor.cli.job_view import JobView, owner_on_disk, standstill, view
+from supervisor.cli.job_view import JobView, all_transitions, owner_on_disk, standstill, view
+from supervisor.cli.report import report_of
 from supervisor.cli.status import failure_that_counts, step_of_running_attempt
 from supervisor.core.state import JobState
 from supervisor.diagnosis.redaction import Redactor
@@ -29,7 +26,8 @@ from supervisor.host.identity import Identity
 from supervisor.narrative.standing import standing
 from supervisor.protocol import reading
 from supervisor.protocol.location import Uri
-from supervisor.web.job_facts import JobFacts, Seen, Unreadable
+from supervisor.report.job_report import Report
+from supervisor.web.job_facts import JobFacts, ReportError, Seen, Unreadable
 from supervisor.web.tally import Tally
 
 _PAUSE = 1.0
@@ -41,6 +39,8 @@ _RENEWED = (LEASE, STATUS)
 see model_dir."""
 _SILENT = 60.0
 """Seconds without a sign of life after which a supervisor counts as gone, or as one that hangs."""
+_ERRORS = (JournalError, OSError, ValueError, ImportError)
+"""What reading a job may raise: see `view`."""
 _Stamp = tuple[int, ...]
 
 
@@ -53,6 +53,9 @@ class ServedJob:
         self.name = name
         self.pause = _PAUSE if isinstance(place, Path) else _PAUSE_IN_BUCKET
         self._redact = Redactor(os.environ).text
+        self._report: tuple[int, Report] | None = None
+        """The last report, and the number of the last record in it."""
+        self._reporting = threading.Lock()
         self._stamp: _Stamp = ()
         self._seen: Seen | None = None
         self._older = _OlderRecords(place)
@@ -71,16 +74,36 @@ class ServedJob:
             self._seen = self._with_signs(self._seen, self.place)
         return self._seen
 
+    def page(self, records: int) -> str:
+        """See `supervisor.web.watched_jobs.Job`."""
+        from supervisor.report.page import html_of
+
+        return html_of(self._report_of(records))
+
+    def data(self, records: int) -> str:
+        """See `supervisor.web.watched_jobs.Job`."""
+        return json.dumps(self._report_of(records).as_json(), allow_nan=False)
+
+    def _report_of(self, records: int) -> Report:
+        with self._reporting:
+            if self._report is None or self._report[0] != records:
+                try:
+                    self._report = (records, report_of(self.place))
+                except _ERRORS as error:
+                    raise ReportError(self._why(error)) from error
+            return self._report[1]
+
     def _read(self) -> Seen:
         try:
             return _facts(view(self.place), self._older)
-        except DamagedJournalError as error:
-            why = error.message_for(self.place)
-        except (JournalError, OSError) as error:  # an UnreadableError is a ValueError as well
-            why = f"{self.place}: {error}"
-        except (ValueError, ImportError) as error:
-            why = str(error)
-        return Unreadable(self._redact(why))
+        except _ERRORS as error:
+            return Unreadable(self._why(error))
+
+    def _why(self, error: Exception) -> str:
+        if isinstance(error, DamagedJournalError):
+            return self._redact(error.message_for(self.place))
+        is_of_a_file = isinstance(error, JournalError | OSError)
+        return self._redact(f"{self.place}: {error}" if is_of_a_file else str(error))
 
     def _with_signs(self, facts: JobFacts, model_dir: Path) -> JobFacts:
         """Returns the facts with what the files beside the journal say now."""
@@ -113,12 +136,13 @@ def _status_of(owner: Identity | None, model_dir: Path) -> LiveStatus | None:
 
 def _facts(job: JobView, older: _OlderRecords) -> JobFacts:
     history, state = job.history, job.history.state.durable()
-    ledger, tally = ledger_before(history), older.tally(history)
+    ledger, tally = ledger_before(history), older.tally(job)
     if ledger is not None:
         ledger = ledger_after(ledger, history.transitions)
     if tally is not None:
         tally = reduce(Tally.after, history.transitions, tally)
     return JobFacts(
+        history.number,
         state,
         standing(state, job.policy),
         ledger,
@@ -145,23 +169,20 @@ class _OlderRecords:
         self._newest: str | None = None
         self._tally: Tally | None = Tally()
 
-    def tally(self, history: History) -> Tally | None:
-        """Returns the sums over the records before those of `history`; None: they cannot be
+    def tally(self, job: JobView) -> Tally | None:
+        """Returns the sums over the records before those of the job's journal; None: they cannot be
         read."""
-        newest = history.snapshot.archived if history.snapshot is not None else None
+        snapshot = job.history.snapshot
+        newest = snapshot.archived if snapshot is not None else None
         if newest != self._newest:
-            self._newest, self._tally = newest, self._read(history)
+            self._newest, self._tally = newest, self._read(job)
         return self._tally
 
-    def _read(self, history: History) -> Tally | None:
-        if isinstance(self._place, Uri):  # the segments stay in the bucket
-            return None
-        journal = FileJournal(LocalStorage(self._place))
+    def _read(self, job: JobView) -> Tally | None:
+        older = replace(job, history=replace(job.history, transitions=[]))
         try:
-            return reduce(
-                Tally.after, journal.all_transitions(replace(history, transitions=[])), Tally()
-            )
-        except JournalError:
+            return reduce(Tally.after, all_transitions(older, self._place), Tally())
+        except (JournalError, OSError):
             return None
 
 

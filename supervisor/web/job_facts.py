@@ -21,6 +21,8 @@ _FOR_A_PERSON = (ExitCode.FAILED, ExitCode.BUDGET_SPENT, ExitCode.INVALID_CONFIG
 class JobFacts:
     """What the files of a job say at one moment."""
 
+    records: int
+    """The number of the last record in the journal."""
     state: JobState
     standing: Standing
     goodput_ledger: Ledger | None
@@ -83,6 +85,10 @@ class Unreadable:
     """A job that cannot be read now."""
 
     why: str
+
+
+class ReportError(Exception):
+    """The report of a job cannot be made; the text says why."""
 
 
 Seen = JobFacts | Unreadable

@@ -1,69 +1,82 @@
-// Keeps a page of `supervise serve` up to date: where the server tells of a change, the page is
-// fetched again and takes the place of the old one, and stays where the reader is in it.
+// Keeps a page of `supervise serve` up to date. The server tells two numbers whenever one of them
+// changes: how often anything has changed, and the last record of the journal. What is in an element
+// with `data-live` is then fetched again, and put in its place. Of a report, a new record loads all of
+// the page again: the reader stays at the same place, and what was open is open.
 "use strict";
+(() => {
+  const PAUSE = 1000; // milliseconds between two looks at what the server has told
+  const AT_EASE = 15000; // since the page was loaded, and since the reader last did something in a chart
+  const KEPT = `open at ${location.pathname}`;
+  const tag = document.querySelector("script[data-changes]");
+  let shown = tag.dataset.changes, latest = shown;
+  let records = tag.dataset.records || "";
+  const loaded = records;
+  let isFetching = false;
+  let source = null;
+  let touched = Date.now();
 
-const PAUSE = 1000; // milliseconds between two fetches
-let shown = document.querySelector("script[data-changes]").dataset.changes;
-let isFetching = false;
-let latest = shown;
-let source = null;
+  const sections = () => [...document.querySelectorAll("details")];
+  const nameOf = (section) => section.querySelector("summary").textContent;
 
-function openSections(root) {
-  return new Map([...root.querySelectorAll("details")].map((it, n) => [it.id || n, it.open]));
-}
+  const restore = () => {
+    const open = new Map(JSON.parse(sessionStorage.getItem(KEPT) || "[]"));
+    sessionStorage.removeItem(KEPT);
+    for (const each of sections()) if (open.has(nameOf(each))) each.open = open.get(nameOf(each));
+  };
 
-function replaceBy(page) {
-  const open = openSections(document.body);
-  const left = [...document.querySelectorAll("[data-keep-scroll], pre, .scroll")].map((it) => it.scrollLeft);
-  const place = [window.scrollX, window.scrollY];
-  document.title = page.title;
-  document.body.replaceChildren(...page.body.childNodes);
-  document.body.querySelectorAll("details").forEach((it, n) => {
-    if (open.has(it.id || n)) it.open = open.get(it.id || n);
-  });
-  document.querySelectorAll("[data-keep-scroll], pre, .scroll").forEach((it, n) => {
-    it.scrollLeft = left[n] || 0;
-  });
-  window.scrollTo(...place);
-}
+  const tell = (isConnected) => {
+    document.getElementById("lost").hidden = isConnected;
+  };
 
-async function update() {
-  if (isFetching || latest === shown || !document.getSelection().isCollapsed) return;
-  isFetching = true;
-  try {
-    const answer = await fetch(location.pathname, { cache: "no-store" });
-    if (answer.ok) {
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      shown = page.querySelector("script[data-changes]").dataset.changes;
-      latest = shown;
-      replaceBy(page);
+  const isBusy = () => !document.getSelection().isCollapsed;
+
+  const update = async () => {
+    if (isFetching || isBusy()) return;
+    if (records !== loaded && Date.now() - touched > AT_EASE) {
+      sessionStorage.setItem(KEPT, JSON.stringify(sections().map((it) => [nameOf(it), it.open])));
+      location.reload();
+      return;
     }
-  } catch {
-    tell(false);
-  } finally {
-    isFetching = false;
-  }
-}
+    if (latest === shown) return;
+    isFetching = true;
+    const told = latest;
+    try {
+      const answer = await fetch(tag.dataset.live, { cache: "no-store" });
+      if (answer.ok) {
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        for (const each of document.querySelectorAll("[data-live]:not(script)")) {
+          const fresh = page.getElementById(each.id);
+          if (fresh) each.replaceChildren(...fresh.childNodes);
+        }
+        shown = told;
+      }
+    } catch {
+      tell(false);
+    } finally {
+      isFetching = false;
+    }
+  };
 
-function tell(isConnected) {
-  document.body.classList.toggle("not-live", !isConnected);
-}
+  const listen = () => {
+    // A browser has six connections to a server: tabs that nobody looks at take none.
+    if (document.hidden) {
+      source?.close();
+      source = null;
+    } else if (source === null) {
+      source = new EventSource(tag.dataset.events);
+      source.onmessage = (event) => {
+        [latest, records] = event.data.split(" ");
+        tell(true);
+      };
+      source.onerror = () => tell(false);
+    }
+  };
 
-function listen() {
-  // A browser has six connections to a server: tabs that nobody looks at take none.
-  if (document.hidden) {
-    source?.close();
-    source = null;
-  } else if (source === null) {
-    source = new EventSource("events");
-    source.onmessage = (event) => {
-      latest = event.data;
-      tell(true);
-    };
-    source.onerror = () => tell(false);
-  }
-}
-
-document.addEventListener("visibilitychange", listen);
-setInterval(update, PAUSE);
-listen();
+  addEventListener("pointerdown", (event) => {
+    if (event.target.closest(".chart, .zoom")) touched = Date.now();
+  });
+  document.addEventListener("visibilitychange", listen);
+  setInterval(update, PAUSE);
+  restore();
+  listen();
+})();

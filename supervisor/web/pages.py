@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 
 from supervisor.goodput.goodput_text import duration
 from supervisor.narrative.failure_text import place_of_failure
 from supervisor.narrative.standing import standing_line
 from supervisor.protocol.messages import printable
+from supervisor.web.bounded_server import Answer
 from supervisor.web.job_facts import JobFacts, Seen, Unreadable
 
+HTML = "text/html; charset=utf-8"
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --dim: light-dark(#555, #aaa); }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 70rem; }
@@ -26,8 +29,6 @@ small { color: var(--dim); display: block; }
 .good { color: light-dark(#17692b, #6fd08c); }
 .bad { color: light-dark(#a3171b, #ff8f8a); }
 footer { color: var(--dim); margin-top: 1.5rem; }
-#lost { display: none; }
-.not-live #lost { display: block; }
 @media (max-width: 40rem) {
   thead { display: none; }
   tr { border-bottom: 1px solid var(--line); display: block; padding: .5rem 0; }
@@ -37,42 +38,92 @@ footer { color: var(--dim); margin-top: 1.5rem; }
   td.number { white-space: normal; }
 }
 """
-LOST = '<p id="lost" class="bad" role="status">The server does not answer: this may be old.</p>'
+_LOST = (
+    '<p id="lost" class="state bad" role="status" hidden>The server does not answer: this may be '
+    "old.</p>"
+)
 _COLUMNS = ("job", "state", "step", "goodput", "supervisor", "last failure")
+_POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">\n?')
+"""What a report allows itself: its own scripts and styles, by their hashes."""
+_ALSO = "; connect-src 'self'; frame-ancestors 'none'"
 
 
-def script(changes: int) -> str:
-    """Returns the tag of the script that keeps a page up to date, which had so many changes."""
-    return f'<script src="/live.js" data-changes="{changes}" defer></script>'
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Which state of the server a page shows."""
+
+    changes: int
+    records: str = "-"
+    """The last record of the journal that is in a report; `-`: the page is no report."""
+
+    def __str__(self) -> str:
+        return f"{self.changes} {self.records}"
 
 
-def overview(jobs: Sequence[tuple[str, Seen | None]], now: float, changes: int) -> str:
+def overview(jobs: Sequence[tuple[str, Seen | None]], now: float, version: Version) -> str:
     """Returns the page with all jobs, each with its name and what was seen last of it."""
     rows = "".join(_row(number, name, seen, now) for number, (name, seen) in enumerate(jobs, 1))
     head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
     count = f"{len(jobs)} job{'s' * (len(jobs) != 1)}"
     body = (
-        f"<h1>{count}</h1><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        f"<h1>{count}</h1><table><thead><tr>{head}</tr></thead>"
+        f'<tbody id="jobs" data-live>{rows}</tbody></table>'
         '<footer>Read from the files of the jobs. <a href="/metrics">Metrics for Prometheus</a>'
         "</footer>"
     )
-    return page(f"supervise: {count}", body, changes)
+    return _page(f"supervise: {count}", body, _script("/", version))
 
 
-def page(title: str, body: str, changes: int) -> str:
-    """Returns a whole page; `body` is HTML."""
+def live_report(report: str, number: int, it: JobFacts, now: float, version: Version) -> Answer:
+    """Returns the page with the report of the job with this number, kept up to date: `report` is
+    the page of `supervise report`."""
+    policy = _POLICY.search(report)
+    assert policy is not None, "a report says which scripts it runs"
+    allowed = policy[1].replace("script-src ", "script-src 'self' ") + _ALSO
+    base = f"/job/{number}/"
+    script = _script(base, version)
+    top = f'<p><a href="/">All jobs</a></p>{_LOST}{live_part(it, now)}'
+    html = _POLICY.sub("", report, count=1)
+    html = html.replace("</head>", f"{script}</head>", 1).replace("<body>", f"<body>{top}", 1)
+    return Answer(html, HTML, headers={"Content-Security-Policy": allowed})
+
+
+def unreadable(name: str, number: int, why: str, version: Version) -> str:
+    """Returns the page of a job that cannot be shown."""
+    body = f'<p><a href="/">All jobs</a></p><h1>{_text(name)}</h1><p class="bad">{_text(why)}</p>'
+    return _page(f"{name}: cannot be read", body, _script(f"/job/{number}/", version))
+
+
+def _script(base: str, version: Version) -> str:
+    """Returns the tag of the script that keeps a page up to date."""
+    live = base if base == "/" else f"{base}live"
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{_STYLE}</style>{script(changes)}</head>"
-        f"<body>{LOST}{body}</body></html>\n"
+        f'<script src="/live.js" data-changes="{version.changes}" '
+        f'data-records="{version.records}" data-live="{live}" data-events="{base}events" defer>'
+        "</script>"
     )
 
 
-def unreadable(name: str, why: str, changes: int) -> str:
-    """Returns the page of a job that cannot be shown."""
-    body = f'<p><a href="/">All jobs</a></p><h1>{_text(name)}</h1><p class="bad">{_text(why)}</p>'
-    return page(f"{name}: cannot be read", body, changes)
+def _page(title: str, body: str, script: str) -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_text(title)}</title><style>{_STYLE}</style>{script}</head>"
+        f"<body>{_LOST}{body}</body></html>\n"
+    )
+
+
+def live_part(it: JobFacts, now: float) -> str:
+    """Returns what of the page of a job changes all the time."""
+    parts = _progress(it) if not it.has_ended else []
+    if it.live.loss is not None and parts:
+        parts.append(f"loss {it.live.loss:.5g}")
+    share = it.goodput(now)
+    if parts and share is not None and share.share is not None:
+        parts.append(f"goodput {share.share:.1%}")
+    told = f"Now: {it.stage or it.standing.status}, step {', '.join(parts)}" if parts else ""
+    still = f'<span class="bad"> The supervisor: {_text(it.standstill)}</span>'
+    return f'<p id="live" data-live>{_text(told)}{still if it.standstill else ""}</p>'
 
 
 def _row(number: int, name: str, seen: Seen | None, now: float) -> str:
@@ -110,24 +161,33 @@ def _cells(it: JobFacts, now: float) -> Iterator[str]:
 
 
 def _step(it: JobFacts, now: float) -> str:
-    step = "none" if it.step is None else str(it.step)
-    lines = [step if it.target_step is None else f"{step} of {it.target_step}"]
-    if it.live.steps_per_second is not None:
-        lines.append(f"{it.live.steps_per_second:.3g} a second")
-    if it.live.eta_seconds is not None:
-        lines.append(f"{duration(it.live.eta_seconds)} left")
+    first, *others = _progress(it) or ["none"]
     at = it.tally.committed_at if it.tally is not None else None
     if (highest := it.standing.highest_committed) is not None:
         ago = "" if at is None else f", {duration(max(0.0, now - at))} ago"
-        lines.append(f"committed: {highest}{ago}")
-    return lines[0] + "".join(f"<small>{line}</small>" for line in lines[1:])
+        others.append(f"committed: {highest}{ago}")
+    return first + "".join(f"<small>{line}</small>" for line in others)
+
+
+def _progress(it: JobFacts) -> list[str]:
+    """Returns the step, the rate and the time left, as far as they are known."""
+    if it.step is None:
+        return []
+    parts = [str(it.step) if it.target_step is None else f"{it.step} of {it.target_step}"]
+    if it.live.steps_per_second is not None:
+        parts.append(f"{it.live.steps_per_second:.3g} a second")
+    if it.live.eta_seconds is not None:
+        parts.append(f"{duration(it.live.eta_seconds)} left")
+    return parts
 
 
 def _supervisor(it: JobFacts) -> str:
     if it.owner is None:
         return "none" if it.has_ended else '<span class="bad">none: run the command again</span>'
+    process, _, since = it.owner.partition(", since ")
     still = f'<small class="bad">{_text(it.standstill)}</small>' if it.standstill else ""
-    return f"{_text(it.owner)}{still}"
+    when = f"<small>since {_text(since[:19].replace('T', ' '))}</small>" if since else ""
+    return f"{_text(process)}{when}{still}"
 
 
 def _failure(it: JobFacts) -> str:

@@ -32,6 +32,18 @@ class Job(Protocol):
         """Returns what its files say now; never raises an error of theirs."""
         ...
 
+    def page(self, records: int) -> str:
+        """Returns its report as a page of HTML, made once for this number of the last record.
+
+        Raises:
+            ReportError: it cannot be made.
+        """
+        ...
+
+    def data(self, records: int) -> str:
+        """Returns the same as JSON."""
+        ...
+
 
 @dataclass(slots=True)
 class _Watched:

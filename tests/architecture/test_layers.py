@@ -54,6 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "history": _PORTS | {"history"},
     "goodput": _PORTS | {"history", "goodput"},
     "web": _CORE | {"files", "history", "ports", "narrative", "goodput", "web"},
+    "report": _PORTS | {"narrative", "goodput", "report"},
     "adapters": _ADAPTERS,  # and never one another: see `violations`
     "engines": _ENGINES | {"engines"},
     "runtime": _TOP,
@@ -76,7 +77,7 @@ ALLOWED: dict[str, set[str]] = {
     "manifests": _CORE | {"manifests"},
     "doctor": _TOP - {"job", "world"} | {"doctor"},
     "gang": _TOP - {"job"} | {"gang"},
-    "cli": _TOP | {"provision", "manifests", "gang", "doctor", "web", "cli"},
+    "cli": _TOP | {"provision", "manifests", "gang", "doctor", "report", "web", "cli"},
     "__main__": _TOP | {"cli"},
     "__init__": {"python_api"},
 }
@@ -337,6 +338,7 @@ OF_OTHER_VERBS = [verb for verb in VERBS if verb != "run"]
         ("serve", ("prometheus_client", "supervisor.job", "supervisor.engines", "yaml")),
         ("rules", ("supervisor.job", "supervisor.engines", "supervisor.provision")),
         ("status", ("supervisor.job", "supervisor.prepare", "supervisor.engines", "yaml")),
+        ("report", ("supervisor.job", "supervisor.engines", "yaml", "supervisor.report.page")),
     ],
 )
 def test_a_verb_loads_nothing_that_it_does_not_need(verb: str | None, names: list[str]) -> None:

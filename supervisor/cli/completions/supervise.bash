@@ -6,9 +6,9 @@
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
 _shtab_supervise_quarantine_subparsers=(list clear)
-_shtab_supervise_subparsers=(run gang init validate doctor schema manifest provision classify rules status explain jobs logs serve stop quarantine repair completion)
+_shtab_supervise_subparsers=(run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop quarantine repair completion)
 
-_shtab_supervise_run_option_strings=(-h --help --set --model-dir --max-restarts --devices --success-step --save-config --once --log-format --alive-file)
+_shtab_supervise_run_option_strings=(-h --help --set --model-dir --max-restarts --devices --success-step --save-config --once --log-format --alive-file --http)
 _shtab_supervise_gang_option_strings=(-h --help --set --once --log-format --alive-file --index --head --launch)
 _shtab_supervise_init_option_strings=(-h --help --model-dir --max-restarts --devices --success-step --output)
 _shtab_supervise_validate_option_strings=(-h --help --set --aot)
@@ -20,6 +20,7 @@ _shtab_supervise_classify_option_strings=(-h --help --exit-code --signal --stage
 _shtab_supervise_rules_option_strings=(-h --help --json --config)
 _shtab_supervise_status_option_strings=(-h --help --json --exit-code)
 _shtab_supervise_explain_option_strings=(-h --help --json)
+_shtab_supervise_report_option_strings=(-h --help -o --output --json --text)
 _shtab_supervise_jobs_option_strings=(-h --help --json)
 _shtab_supervise_logs_option_strings=(-h --help --attempt --rank -f --follow)
 _shtab_supervise_serve_option_strings=(-h --help --http)
@@ -49,6 +50,9 @@ _shtab_supervise_classify___config_COMPGEN=_shtab_compgen_files
 _shtab_supervise_rules___config_COMPGEN=_shtab_compgen_files
 _shtab_supervise_status_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_explain_pos_0_COMPGEN=_shtab_compgen_dirs
+_shtab_supervise_report_pos_0_COMPGEN=_shtab_compgen_dirs
+_shtab_supervise_report__o_COMPGEN=_shtab_compgen_files
+_shtab_supervise_report___output_COMPGEN=_shtab_compgen_files
 _shtab_supervise_jobs_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_logs_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_stop_pos_0_COMPGEN=_shtab_compgen_dirs
@@ -61,7 +65,7 @@ _shtab_supervise_gang___log_format_choices=(text json)
 _shtab_supervise_manifest_pos_0_choices=(slurm jobset kuberay)
 _shtab_supervise_quarantine_pos_0_choices=(list clear)
 _shtab_supervise_completion_pos_0_choices=(bash zsh fish)
-_shtab_supervise_pos_0_choices=(run gang init validate doctor schema manifest provision classify rules status explain jobs logs serve stop quarantine repair completion)
+_shtab_supervise_pos_0_choices=(run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop quarantine repair completion)
 
 _shtab_supervise_run_pos_1_nargs='*'
 _shtab_supervise_run__h_nargs=0
@@ -101,6 +105,10 @@ _shtab_supervise_status___exit_code_nargs=0
 _shtab_supervise_explain__h_nargs=0
 _shtab_supervise_explain___help_nargs=0
 _shtab_supervise_explain___json_nargs=0
+_shtab_supervise_report__h_nargs=0
+_shtab_supervise_report___help_nargs=0
+_shtab_supervise_report___json_nargs=0
+_shtab_supervise_report___text_nargs=0
 _shtab_supervise_jobs__h_nargs=0
 _shtab_supervise_jobs___help_nargs=0
 _shtab_supervise_jobs___json_nargs=0

@@ -22,6 +22,7 @@ _shtab_supervise_commands() {
     provision:'keep a TPU slice alive that runs the job'
     quarantine:'list or clear the devices and hosts that a job does not use'
     repair:'make a job with a damaged journal usable again; nothing is deleted'
+    report:'write one page about a job: timeline, failures, goodput, losses'
     rules:'list all rules, in the order in which they are tried'
     run:'Run the job until it succeeds or cannot: that of a config (supervise run trainer.yaml), or any command (supervise run -- python train.py --lr 1e-3).'
     schema:'print the JSON Schema of trainer.yaml, for editors'
@@ -194,6 +195,17 @@ _shtab_supervise_repair_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_supervise_repair_defaults_added=0
 
+_shtab_supervise_report_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-o,--output}"[the page to write (default\: report.html)]:FILE:_files"
+  "--json[print one JSON object, for programs]"
+  "--text[print text]"
+  ":the directory of the job, or its URI in a bucket:_files -/"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_supervise_report_defaults_added=0
+
 _shtab_supervise_rules_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print JSON, for programs]"
@@ -215,6 +227,7 @@ _shtab_supervise_run_options=(
   "--once[do nothing where the job has succeeded, also if only its exit code says so\: for service managers and containers, which run the command again by themselves]"
   "--log-format[the format of the log on standard output\; a terminal shows \`text\` as a live view]:log_format:(text json)"
   "--alive-file[touch this file every 5 s while the supervisor\'s loop turns\: a health check that finds it a minute old knows that the supervisor hangs]:PATH:_files"
+  "--http[show the job at this IP address and port while it runs, as \`supervise serve\` does\: 127.0.0.1\:9090]:ADDRESS:"
   ":the config of the job:_files"
   "(*)::the program and its arguments, in place of a config\; it may have placeholders such as \{model_dir\}:"
 )
@@ -298,6 +311,7 @@ _shtab_supervise() {
         provision) _arguments -C -s $_shtab_supervise_provision_options ;;
         quarantine) _shtab_supervise_quarantine ;;
         repair) _arguments -C -s $_shtab_supervise_repair_options ;;
+        report) _arguments -C -s $_shtab_supervise_report_options ;;
         rules) _arguments -C -s $_shtab_supervise_rules_options ;;
         run) _arguments -C -s $_shtab_supervise_run_options ;;
         schema) _arguments -C -s $_shtab_supervise_schema_options ;;

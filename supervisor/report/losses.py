@@ -1,0 +1,111 @@
+"""Makes the loss curves of a job from the lines of `metrics.jsonl`, of which there may be millions.
+
+Where an attempt goes on from an earlier step, the losses of the steps that were lost are dropped:
+what is left is the training that counts. Lines that cannot be used are counted. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from supervisor.report.job_report import LossCurve, LossPoint
+
+MOST_POINTS = 1000
+"""A curve has at most twice as many points."""
+MAX_LINE = 1 << 16
+"""Bytes. A longer line is not used."""
+_MOST_RESTARTS = 500
+
+
+@dataclass(slots=True)
+class _Curve:
+    """The curve of a phase so far."""
+
+    points: list[LossPoint] = field(default_factory=list)
+    """By step, rising."""
+    width: int = 1
+    """How many steps a point stands for."""
+    attempt: int | None = None
+    restarts: list[int] = field(default_factory=list)
+    not_finite: int = 0
+
+    def add(self, step: int, loss: float, attempt: int | None) -> None:
+        while self.points and self.points[-1].step >= step:
+            self.points.pop()
+        if attempt != self.attempt and self.attempt is not None:
+            self.restarts = [each for each in self.restarts if each < step - 1][-_MOST_RESTARTS:]
+            self.restarts.append(max(0, step - 1))
+        self.attempt = attempt
+        if not math.isfinite(loss):
+            self.not_finite += 1
+            return
+        self.points.append(LossPoint(step, loss, loss, loss))
+        self.points[-2:] = self._merged(self.points[-2:])
+        while len(self.points) > 2 * MOST_POINTS:
+            self.width *= 2
+            self.points = self._merged(self.points)
+
+    def _merged(self, points: list[LossPoint]) -> list[LossPoint]:
+        """Returns the points with one for each bucket of steps."""
+        found: list[LossPoint] = []
+        for each in points:
+            last = found[-1] if found else None
+            if last is not None and last.step // self.width == each.step // self.width:
+                low, high = min(last.low, each.low), max(last.high, each.high)
+                found[-1] = LossPoint(each.step, low, high, each.last)
+            else:
+                found.append(each)
+        return found
+
+
+def loss_curves(lines: Iterable[bytes], phases: Mapping[int, str]) -> tuple[list[LossCurve], int]:
+    """Returns the curve of each phase, and how many lines could not be used; `phases` has the phase
+    of each attempt."""
+    curves: dict[str, _Curve] = {}
+    unusable = 0
+    names = iter(phases.values())
+    phase = next(names, "")
+    for told in map(_parsed, lines):
+        if told is None:
+            unusable += 1
+            continue
+        attempt, step, loss = told
+        if loss is None:
+            continue
+        phase = phases.get(attempt, phase) if attempt is not None else phase
+        curves.setdefault(phase, _Curve()).add(step, loss, attempt)
+    return list(_told(curves)), unusable
+
+
+def _told(curves: Mapping[str, _Curve]) -> Iterator[LossCurve]:
+    for phase, each in curves.items():
+        yield LossCurve(phase, tuple(each.points), tuple(each.restarts), each.not_finite)
+
+
+def _parsed(line: bytes) -> tuple[int | None, int, float | None] | None:
+    """Returns the attempt, the step and the loss in a line, None for a loss that it does not have;
+    None: it cannot be used."""
+    if len(line) > MAX_LINE:
+        return None
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    match body:
+        case {"step": int(step)} if not isinstance(step, bool) and 0 <= step < 1 << 53:
+            attempt, loss = body.get("attempt"), body.get("loss")
+            return attempt if type(attempt) is int else None, step, _number(loss)
+    return None
+
+
+def _number(loss: object) -> float | None:
+    """Returns the loss as a number; a text such as "NaN" is one, too."""
+    if isinstance(loss, bool) or not isinstance(loss, int | float | str):
+        return None
+    try:
+        return float(loss)
+    except (ValueError, OverflowError):
+        return None
