@@ -26,7 +26,6 @@ from supervisor.host.identity import Identity
 from supervisor.narrative.standing import standing
 from supervisor.protocol import reading
 from supervisor.protocol.location import Uri
-from supervisor.report.job_report import Report
 from supervisor.web.job_facts import JobFacts, ReportError, Seen, Unreadable
 from supervisor.web.tally import Tally
 
@@ -53,9 +52,9 @@ class ServedJob:
         self.name = name
         self.pause = _PAUSE if isinstance(place, Path) else _PAUSE_IN_BUCKET
         self._redact = Redactor(os.environ).text
-        self._report: tuple[int, Report] | None = None
-        """The last report, and the number of the last record in it."""
-        self._reporting = threading.Lock()
+        self._report: tuple[int, tuple[str, str]] | None = None
+        """The last report, as a page and as JSON, and the number of the last record in it."""
+        self._making = threading.Lock()
         self._stamp: _Stamp = ()
         self._seen: Seen | None = None
         self._older = _OlderRecords(place)
@@ -76,21 +75,24 @@ class ServedJob:
 
     def page(self, records: int) -> str:
         """See `supervisor.web.watched_jobs.Job`."""
-        from supervisor.report.page import html_of
-
-        return html_of(self._report_of(records))
+        return self._made(records)[0]
 
     def data(self, records: int) -> str:
         """See `supervisor.web.watched_jobs.Job`."""
-        return json.dumps(self._report_of(records).as_json(), allow_nan=False)
+        return self._made(records)[1]
 
-    def _report_of(self, records: int) -> Report:
-        with self._reporting:
+    def _made(self, records: int) -> tuple[str, str]:
+        """Returns the report as a page and as JSON."""
+        from supervisor.report.page import html_of
+
+        with self._making:
             if self._report is None or self._report[0] != records:
                 try:
-                    self._report = (records, report_of(self.place))
+                    report = report_of(self.place)
                 except _ERRORS as error:
                     raise ReportError(self._why(error)) from error
+                data = json.dumps(report.as_json(), allow_nan=False)
+                self._report = records, (html_of(report), data)
             return self._report[1]
 
     def _read(self) -> Seen:

@@ -24,8 +24,10 @@ from ipaddress import ip_address
 from typing import Any
 
 MAX_CONNECTIONS = 64
-MAX_SECONDS = 20.0
-"""Seconds from the start of a connection to its end, unless it is a stream."""
+SECONDS_TO_ASK = 5.0
+"""Seconds from the start of a connection until its request is complete."""
+SECONDS_TO_ANSWER = 30.0
+"""Seconds until the client has taken the answer, unless it is a stream."""
 MAX_STREAMS = 32
 """Connections that get events; the others stay free for pages and metrics."""
 MAX_REQUEST = 32 << 10
@@ -87,7 +89,7 @@ class BoundedServer(ThreadingHTTPServer):
         host: str,
         port: int,
         answer: Callable[[Request], Answer | Stream],
-        max_seconds: float = MAX_SECONDS,
+        seconds_to_ask: float = SECONDS_TO_ASK,
     ) -> None:
         """`host` is an IP address. `answer` is called in many threads.
 
@@ -95,7 +97,7 @@ class BoundedServer(ThreadingHTTPServer):
             OSError: nobody can listen there.
         """
         self.answer = answer
-        self._max_seconds = max_seconds
+        self._seconds_to_ask = seconds_to_ask
         self._deadlines: dict[socket.socket, float] = {}
         self._streams = 0
         self._lock = threading.Lock()
@@ -123,7 +125,7 @@ class BoundedServer(ThreadingHTTPServer):
         """Returns whether there is room for another connection."""
         with self._lock:
             if len(self._deadlines) < MAX_CONNECTIONS:
-                self._deadlines[request] = time.monotonic() + self._max_seconds
+                self._deadlines[request] = time.monotonic() + self._seconds_to_ask
                 return True
         with suppress(OSError):
             request.send(_BUSY, socket.MSG_DONTWAIT)
@@ -142,6 +144,12 @@ class BoundedServer(ThreadingHTTPServer):
             for connection in [one for one, end in self._deadlines.items() if end <= now]:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)  # its thread wakes, and ends it
+
+    def begin_answer(self, connection: socket.socket) -> None:
+        """Give a connection, whose request is complete, the time of an answer."""
+        with self._lock:
+            if connection in self._deadlines:
+                self._deadlines[connection] = time.monotonic() + SECONDS_TO_ANSWER
 
     def begin_stream(self, connection: socket.socket) -> bool:
         """Give a connection the time of a stream; returns whether there is room for one."""
@@ -190,6 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer GET, and HEAD."""
+        self.server.begin_answer(self.connection)
         path = self.path.partition("?")[0]
         found = self.server.answer(Request(path, self.headers.get("Accept", "")))
         if isinstance(found, Answer):
@@ -233,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             self._begin(HTTPStatus.OK, {"Content-Type": "text/event-stream"}, None)
-            self.connection.settimeout(MAX_SECONDS)
+            self.connection.settimeout(SECONDS_TO_ANSWER)
             while (part := stream.next_part()) is not None and not self._is_gone():
                 self.wfile.write(part)
         finally:

@@ -89,7 +89,7 @@ def test_what_is_no_request_ends_and_harms_nobody(tmp_path: Path, data: bytes) -
 
 
 def test_who_says_nothing_or_too_little_is_cut_off(tmp_path: Path) -> None:
-    with served([tmp_path], max_seconds=0.5) as it:
+    with served([tmp_path], seconds_to_ask=0.5) as it:
         assert it.raw(b"") == it.raw(b"GET / HTTP/1.0\r\nHost: loc") == b""
 
 
