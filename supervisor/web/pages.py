@@ -149,6 +149,8 @@ def _cells(it: JobFacts, now: float) -> Iterator[str]:
     told = standing_line(now_in).removeprefix(f"{status}: ")
     if it.has_ended:
         told = f"exit code {it.state.exit_code:d}; {told}"
+    elif not it.is_supervised:
+        told = f"last known: {told}"
     look = "bad" if is_bad else "good" if is_good else ""
     yield _cell("state", "", f'<b class="{look}">{status}</b><small>{_text(told)}</small>')
     yield _cell("step", "number", _step(it, now))
