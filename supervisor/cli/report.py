@@ -14,6 +14,7 @@ from pathlib import Path
 from supervisor.adapters.stores.bucket import bucket
 from supervisor.adapters.stores.journal import JournalError
 from supervisor.cli.arguments import Commands, add_model_dir, parse_file_name, with_own_message
+from supervisor.cli.complaints import complain
 from supervisor.cli.job_view import (
     JobView,
     all_transitions,
@@ -23,6 +24,7 @@ from supervisor.cli.job_view import (
     view,
 )
 from supervisor.cli.status import failure_that_counts
+from supervisor.core.exit_codes import ExitCode
 from supervisor.goodput.goodput_text import goodput_record, goodput_text
 from supervisor.narrative.failure_text import place_of_failure
 from supervisor.narrative.standing import standing, standing_line
@@ -59,6 +61,7 @@ def add_parser(commands: Commands) -> None:
 def run(options: Namespace) -> int:
     """Write the report; returns the exit code."""
     place: Path | Uri = options.model_dir
+    codes: list[int] = []
 
     def show() -> None:
         report = report_of(place)
@@ -72,10 +75,20 @@ def run(options: Namespace) -> int:
         else:
             from supervisor.report.page import html_of
 
-            options.output.write_text(html_of(report), encoding="utf-8")
-            print_line(f"written: {options.output}")
+            codes.append(_write(options.output, html_of(report)))
 
-    return run_and_report(show, place)
+    code = run_and_report(show, place)
+    return codes[0] if codes else code
+
+
+def _write(file: Path, page: str) -> int:
+    try:
+        file.write_text(page, encoding="utf-8")
+    except OSError as error:
+        text = f"{file} cannot be written ({error.strerror}): name another file with -o"
+        return complain(ExitCode.CANNOT_WRITE, text)
+    print_line(f"written: {file}")
+    return 0
 
 
 def report_of(place: Path | Uri) -> Report:

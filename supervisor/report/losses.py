@@ -10,6 +10,8 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import groupby
 
 from supervisor.report.job_report import LossCurve, LossPoint
 
@@ -17,7 +19,6 @@ MOST_POINTS = 1000
 """A curve has at most twice as many points."""
 MAX_LINE = 1 << 16
 """Bytes. A longer line is not used."""
-_MOST_RESTARTS = 500
 
 
 @dataclass(slots=True)
@@ -36,29 +37,31 @@ class _Curve:
         while self.points and self.points[-1].step >= step:
             self.points.pop()
         if attempt != self.attempt and self.attempt is not None:
-            self.restarts = [each for each in self.restarts if each < step - 1][-_MOST_RESTARTS:]
+            while self.restarts and self.restarts[-1] >= step - 1:
+                self.restarts.pop()
             self.restarts.append(max(0, step - 1))
         self.attempt = attempt
         if not math.isfinite(loss):
             self.not_finite += 1
             return
-        self.points.append(LossPoint(step, loss, loss, loss))
-        self.points[-2:] = self._merged(self.points[-2:])
+        point = LossPoint(step, loss, loss, loss)
+        if self.points and self.points[-1].step // self.width == step // self.width:
+            point = _joined(self.points.pop(), point)
+        self.points.append(point)
+        if len(self.points) > 2 * MOST_POINTS:
+            self._grow()
+
+    def _grow(self) -> None:
+        """Let each point stand for more steps, until there are few enough."""
         while len(self.points) > 2 * MOST_POINTS:
             self.width *= 2
-            self.points = self._merged(self.points)
+            buckets = groupby(self.points, lambda each: each.step // self.width)
+            self.points = [reduce(_joined, bucket) for _, bucket in buckets]
 
-    def _merged(self, points: list[LossPoint]) -> list[LossPoint]:
-        """Returns the points with one for each bucket of steps."""
-        found: list[LossPoint] = []
-        for each in points:
-            last = found[-1] if found else None
-            if last is not None and last.step // self.width == each.step // self.width:
-                low, high = min(last.low, each.low), max(last.high, each.high)
-                found[-1] = LossPoint(each.step, low, high, each.last)
-            else:
-                found.append(each)
-        return found
+
+def _joined(earlier: LossPoint, later: LossPoint) -> LossPoint:
+    low, high = min(earlier.low, later.low), max(earlier.high, later.high)
+    return LossPoint(later.step, low, high, later.last)
 
 
 def loss_curves(lines: Iterable[bytes], phases: Mapping[int, str]) -> tuple[list[LossCurve], int]:

@@ -28,14 +28,18 @@ from supervisor.report.page_data import SYMBOLS, lanes_of, page_data
 from supervisor.report.summaries import (
     Kind,
     PartTimes,
+    age_now,
     kinds_of,
     lane_seconds,
     part_times,
-    wait_of_checkpoints,
+    time_between_commits,
 )
 
 _MOST_FAILURES = 100
 """Failures that are shown with all their evidence: the newest ones."""
+_MOST_LISTED = 20
+"""Of these failures, the newest ones are in the list; the others are below them, closed. A longer
+table is not printed."""
 _MOST_ROWS = 300
 """Rows of the table of attempts: the newest ones."""
 _ZOOMS = (
@@ -177,9 +181,11 @@ def _timeline(report: Report) -> Iterator[str]:
         for lane in lanes_of(report)
     ]
     yield from _details(
-        "Time in each lane", _table("", ("lane", "time", "share"), rows, numbers=(1, 2))
+        "Time in each lane",
+        _table("of the whole time", ("lane", "time", "share"), rows, numbers=(1, 2)),
     )
-    yield from _details(f"Table of the {num}", _attempts(report))
+    is_long = len(report.attempts) > _MOST_LISTED
+    yield from _details(f"Table of the {num}", _attempts(report), is_long=is_long)
 
 
 def _attempts(report: Report) -> Iterator[str]:
@@ -219,15 +225,18 @@ def _failures(report: Report) -> Iterator[str]:
     newest = report.failures[-_MOST_FAILURES:]
     yield "<h3>Each failure, the newest first</h3>"
     yield from _left_out(len(report.failures) - len(newest), "failures")
-    for number, each in enumerate(reversed(newest)):
+    for number, each in enumerate(reversed(newest[-_MOST_LISTED:])):
         yield from _failure(each, report, is_open=number == 0)
+    if older := newest[:-_MOST_LISTED]:
+        lines = (line for each in reversed(older) for line in _failure(each, report))
+        yield from _details(count(len(older), "older failure"), lines, is_long=True)
 
 
 def _kind(kind: Kind) -> tuple[object, ...]:
     return kind.code, kind.verdict, kind.times, _when(kind.first), _when(kind.last), kind.cause
 
 
-def _failure(it: FailedAttempt, report: Report, *, is_open: bool) -> Iterator[str]:
+def _failure(it: FailedAttempt, report: Report, *, is_open: bool = False) -> Iterator[str]:
     verdict = f"{it.verdict}, certain" if it.certain else it.verdict
     yield f"<details{' open' if is_open else ''}><summary>Attempt {it.attempt}: {_text(it.cause)}"
     yield f' <code>{_text(it.code)}</code> <span class="verdict">{_text(verdict)}</span></summary>'
@@ -282,8 +291,9 @@ def _goodput(report: Report) -> Iterator[str]:
         yield "<p>Not known: the journal does not have it, or no time has passed.</p>"
         return
     whole = told["seconds"]
+    yield '<p class="quiet">Where the time went in which a supervisor ran</p>'
     yield '<div class="scroll" tabindex="0" role="region" aria-label="Goodput by cause">'
-    yield '<table class="facts"><caption>Where the time went in which a supervisor ran</caption>'
+    yield '<table class="facts">'
     yield "<thead><tr>" + "".join(
         f'<th scope="col"{kind}>{name}</th>'
         for name, kind in (
@@ -355,7 +365,7 @@ def _rungs(report: Report) -> Iterator[str]:
     yield _chart("rungs", "the number of devices over time; the table below has the numbers")
     rows = [(_when(each.time), each.num_devices) for each in rungs[-_MOST_ROWS:]]
     table = _table("the newest first", ("since", "devices"), rows[::-1], numbers=(1,))
-    yield from _details(count(len(rungs) - 1, "change"), table)
+    yield from _details(count(len(rungs) - 1, "change"), table, is_long=len(rungs) > _MOST_LISTED)
 
 
 def _checkpoints(report: Report) -> Iterator[str]:
@@ -363,17 +373,19 @@ def _checkpoints(report: Report) -> Iterator[str]:
     if not commits:
         yield "<p>No checkpoint was seen committed.</p>"
         return
-    median, longest, now = wait_of_checkpoints(report)
+    median, longest = time_between_commits(report)
+    newest, now = commits[-1], age_now(report)
+    age = "" if now is None else f" and is {duration(now)} old"
     yield (
         f"<p>{count(len(commits), 'checkpoint')}. Time between two: {duration(median)} (median), "
-        f"{duration(longest)} (longest). The newest, of step {commits[-1].step}, is of "
-        f"{_when(commits[-1].time)}{f' and was {duration(now)} old at the end' if now else ''}.</p>"
+        f"{duration(longest)} (longest). The newest one has step {newest.step}, was committed at "
+        f"{_when(newest.time)}{age}.</p>"
     )
     yield _chart("ages", "age of the newest checkpoint over time: what a failure would cost")
     rows = [(each.step, _when(each.time), duration(each.age)) for each in commits[-_MOST_ROWS:]]
     names = ("step", "committed", "since the one before")
     table = _table("the newest first", names, rows[::-1], numbers=(0, 2))
-    yield from _details("Table of checkpoints", table)
+    yield from _details("Table of checkpoints", table, is_long=len(commits) > _MOST_LISTED)
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -385,8 +397,9 @@ def _left_out(number: int, what: str) -> Iterator[str]:
         yield "has them all.</p>"
 
 
-def _details(summary: str, lines: Iterator[str]) -> Iterator[str]:
-    yield f"<details><summary>{_text(summary)}</summary><div>"
+def _details(summary: str, lines: Iterator[str], *, is_long: bool = False) -> Iterator[str]:
+    """Yields lines that are closed at first, and are printed unless they are long."""
+    yield f"<details{' data-long' if is_long else ''}><summary>{_text(summary)}</summary><div>"
     yield from lines
     yield "</div></details>"
 
@@ -399,9 +412,9 @@ def _table(
 ) -> Iterator[str]:
     """Yields a table whose first column heads its row; `numbers` are columns of numbers."""
     kinds = [' class="number"' if place in numbers else "" for place in range(len(names))]
-    label = escape(caption or names[0])
-    yield f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
-    yield f'<table class="facts">{f"<caption>{_text(caption)}</caption>" if caption else ""}'
+    yield f'<p class="quiet">{_text(caption)}</p>'
+    yield f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}">'
+    yield '<table class="facts">'
     heads = (f'<th scope="col"{k}>{_text(n)}</th>' for n, k in zip(names, kinds, strict=True))
     yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"
     for first, *others in rows:

@@ -11,6 +11,7 @@ from typing import Any
 
 from supervisor.narrative.ends import AttemptEnd
 from supervisor.report.job_report import Attempt, Lane, LossCurve, RecoveryTime, Report
+from supervisor.report.summaries import age_now
 from supervisor.report.thinning import XY, distinct, shares, thinned
 
 _MOST_SPANS = 4000
@@ -136,6 +137,8 @@ def _ages(report: Report) -> list[XY]:
     points: list[XY] = [(report.began, 0.0)]
     for each in report.commits:
         points += [(each.time, each.age), (each.time + 0.01, 0.0)]
+    if (now := age_now(report)) is not None:
+        points.append((report.until, now))
     return thinned(points, _BUCKETS)
 
 
@@ -153,12 +156,14 @@ def _line(report: Report, points: Sequence[tuple[float, float | None]]) -> list[
 
 def _loss(curve: LossCurve) -> dict[str, Any]:
     points = curve.points
+    steps = [each.step for each in points]
+    is_thinned = any(each.low != each.high for each in points)
     return {
-        "steps": [each.step for each in points],
+        "steps": steps,
         "last": [_short(each.last) for each in points],
-        "low": [_short(each.low) for each in points],
-        "high": [_short(each.high) for each in points],
-        "restarts": list(curve.restarts),
+        "low": [_short(each.low) for each in points if is_thinned],
+        "high": [_short(each.high) for each in points if is_thinned],
+        "restarts": distinct(curve.restarts, 0, max(steps, default=1), _MOST_MARKS),
     }
 
 

@@ -69,9 +69,15 @@ def lane_seconds(report: Report) -> dict[Lane, float]:
     return found
 
 
-def wait_of_checkpoints(report: Report) -> tuple[float, float, float]:
-    """Returns the median and the longest time until a checkpoint was committed, and how old the
-    newest one was at the end, unless the job has ended: 0."""
+def age_now(report: Report) -> float | None:
+    """Returns how old the newest checkpoint is at the end of the report; None: there is none, or
+    the job has ended."""
+    if not report.commits or report.head.exit_code is not None:
+        return None
+    return max(0.0, report.until - report.commits[-1].time)
+
+
+def time_between_commits(report: Report) -> tuple[float, float]:
+    """Returns the median and the longest time until a checkpoint was committed."""
     ages = [each.age for each in report.commits]
-    lives = report.head.exit_code is None
-    return median(ages), max(ages), max(0.0, report.until - report.commits[-1].time) * lives
+    return median(ages), max(ages)

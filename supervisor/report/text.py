@@ -11,7 +11,13 @@ from supervisor.goodput.goodput_text import duration
 from supervisor.narrative.event_line import count
 from supervisor.report.job_report import FailedAttempt, LossCurve, Report
 from supervisor.report.page_data import lanes_of
-from supervisor.report.summaries import kinds_of, lane_seconds, part_times, wait_of_checkpoints
+from supervisor.report.summaries import (
+    age_now,
+    kinds_of,
+    lane_seconds,
+    part_times,
+    time_between_commits,
+)
 from supervisor.report.thinning import shares
 
 _COLUMNS = 60
@@ -172,11 +178,11 @@ def _checkpoints(report: Report) -> Iterator[str]:
     if not report.commits:
         yield "none was seen committed"
         return
-    median, longest, now = wait_of_checkpoints(report)
+    median, longest = time_between_commits(report)
     newest = report.commits[-1]
     yield f"{count(len(report.commits), 'checkpoint')}; the newest is of step {newest.step}"
     yield f"time between two: {duration(median)} (median), {duration(longest)} (longest)"
-    if now:
+    if (now := age_now(report)) is not None:
         yield f"the newest is {duration(now)} old"
 
 

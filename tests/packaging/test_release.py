@@ -144,6 +144,9 @@ def test_the_wheel_has_our_packages_and_nothing_else(release: Built) -> None:
         "supervisor/provision/requirements-tpu.lock",
         "supervisor/provision/supervise@.service",
         "supervisor/provision/70-supervise.rules",
+        "supervisor/report/assets/page.html",
+        "supervisor/report/assets/uplot/uPlot.iife.min.js",
+        "supervisor/report/assets/uplot/LICENSE",
     }
     assert files[f"{info}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
     assert b"supervise = supervisor.__main__:main" in files[f"{info}/entry_points.txt"]
@@ -162,7 +165,7 @@ def test_a_slice_gets_the_same_code(release: Built, tmp_path: Path) -> None:
 def test_what_the_wheel_says_of_itself(release: Built) -> None:
     said = described(release.wheel)
     assert (said["Name"], said["Version"]) == ("supervise-jax", supervisor.__version__)
-    assert said["License-Expression"] == "Apache-2.0"
+    assert said["License-Expression"] == "Apache-2.0 AND MIT"
     assert said.get_all("License-File") == ["LICENSE"]
     assert set(said.get_all("Provides-Extra") or []) == EXTRAS
     requirements = [Requirement(text) for text in said.get_all("Requires-Dist") or []]

@@ -30,7 +30,7 @@ def test_only_get_and_head_are_answered(tmp_path: Path) -> None:
     "path",
     [
         *("/../../etc/passwd", "/..%2f..%2fetc/passwd", "//etc/passwd", "/job/1/../../etc/passwd"),
-        *("/job/0/", "/job/2/", "/job/-1/", "/job/1", "/job/1/run.log", "/job/99999999999/events"),
+        *("/job/0/", "/job/2/", "/job/-1/", "/job/1", "/job/1/attempts", "/job/99999999999/events"),
         *("/live.js/..", "/metrics/", "http://evil.example/"),
     ],
 )

@@ -13,9 +13,10 @@
   const clock = uPlot.fmtDate("{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}");
   const at = (seconds) => clock(utc(seconds));
   const span = (seconds) => {
-    if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
-    if (seconds < 3600) return `${(seconds / 60).toFixed(1)} min`;
-    return seconds < 2 * DAY ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / DAY).toFixed(1)} d`;
+    const short = (value, unit) => `${Number(value.toFixed(value < 10 ? 1 : 0))} ${unit}`;
+    if (seconds < 60) return short(seconds, "s");
+    if (seconds < 3600) return short(seconds / 60, "min");
+    return seconds < 2 * DAY ? short(seconds / 3600, "h") : short(seconds / DAY, "d");
   };
   const absolute = (times) => times.map((time) => data.began + time);
   const width = () => (document.documentElement.dataset.print ? 680 : document.body.clientWidth - 2);
@@ -24,7 +25,23 @@
     stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") },
     font: "12px system-ui", ...more,
   });
-  const timeAxis = () => axis({ space: 90 });
+  const date = "\n{YYYY}-{MM}-{DD}";
+  const timeAxis = () => axis({
+    space: 80,
+    values: [
+      // increment, form, and the form where the year, month, day, hour or minute changes
+      [365 * DAY, "{YYYY}", null, null, null, null, null, null, 1],
+      [DAY, "{MM}-{DD}", "\n{YYYY}", null, null, null, null, null, 1],
+      [60, "{HH}:{mm}", date, null, date, null, null, null, 1],
+      [1, "{HH}:{mm}:{ss}", date, null, date, null, null, null, 1],
+      [0.001, ":{ss}.{fff}", date + " {HH}:{mm}", null, date + " {HH}:{mm}", null, "\n{HH}:{mm}", null, 1],
+    ],
+  });
+  const durationAxis = () => axis({
+    size: 72, values: (u, values) => values.map(span),
+    incrs: [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, DAY, 2 * DAY, 7 * DAY, 30 * DAY],
+  });
+  const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 1e5, 2e5, 5e5, 1e6];
 
   // The range of time is one for all charts over time.
   const share = (source) => {
@@ -63,7 +80,7 @@
     place.replaceChildren();
     const hooks = { ...options.hooks, setScale: overTime ? [(u, key) => key === "x" && share(u)] : [] };
     const plot = new uPlot({
-      width: width(), height, tzDate: utc, cursor: { drag: { x: true, y: false } }, padding: [8, 8, 0, 0],
+      width: width(), height, tzDate: utc, cursor: { drag: { x: true, y: false } }, padding: [8, 24, 0, 0],
       ...options, hooks,
     }, values, place);
     charts.push({ plot, overTime });
@@ -107,10 +124,16 @@
         ctx.strokeRect(left, bbox.top + 2 * pixel, Math.max(pixel, right - left), height - 4 * pixel);
         if (right - left > 24 * pixel) ctx.fillText(`${number}`, (left + right) / 2, middle);
       }
+      ctx.restore();
+      ctx.save();
+      ctx.textAlign = "center";
+      ctx.textBaseline = "middle";
       ctx.font = `bold ${12 * pixel}px system-ui`;
       for (const { symbol, good, times } of data.ends) {
         ctx.fillStyle = colour(good ? "--good" : "--bad");
-        for (const time of times) ctx.fillText(symbol, place(time), middle);
+        for (const x of times.map(place)) {
+          if (x >= bbox.left && x <= bbox.left + bbox.width + 1) ctx.fillText(symbol, x, middle);
+        }
       }
       ctx.restore();
     };
@@ -153,29 +176,31 @@
   const rungs = () => make("rungs-chart", 180, {
     scales: { x: timeScale(), y: { range: (u, min, max) => [0, Math.max(max, data.fullRung || 0) * 1.1 || 1] } },
     series: [when, { label: "devices", stroke: palette(3), width: 2, paths: uPlot.paths.stepped({ align: 1 }) }],
-    axes: [timeAxis(), axis({ size: 64, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] })],
+    axes: [timeAxis(), axis({ size: 64, incrs: WHOLE })],
   }, [absolute(data.rungs[0]), data.rungs[1]], true);
 
   const ages = () => make("ages-chart", 200, {
     scales: { x: timeScale(), y: { range: (u, min, max) => [0, max * 1.05 || 1] } },
     series: [when, { label: "age of the newest checkpoint", stroke: palette(2), width: 1.5, points: { show: false },
       value: (u, value) => (value == null ? "" : span(value)) }],
-    axes: [timeAxis(), axis({ size: 64, values: (u, values) => values.map(span) })],
+    axes: [timeAxis(), durationAxis()],
     hooks: { draw: [marks(absolute(data.restarts))] },
   }, [absolute(data.ages[0]), data.ages[1]], true);
 
   const losses = () => data.losses.forEach((each, number) => {
+    const thinned = each.low.length > 0;
     const line = (label, colourNumber, more) => ({
       label, stroke: palette(colourNumber), width: 1, points: { show: false },
       value: (u, value) => (value == null ? "" : value.toPrecision(5)), ...more,
     });
     make(`loss-${number}-chart`, 280, {
       scales: { x: { time: false } },
-      series: [{ label: "step" }, line("loss", 0, { width: 1.5 }), line("highest", 5, { dash: [2, 3] }), line("lowest", 5, { dash: [6, 3] })],
-      bands: [{ series: [2, 3], fill: `${palette(5)}33` }],
+      series: [{ label: "step" }, line("loss", 0, { width: 1.5 }),
+        ...(thinned ? [line("highest nearby", 5, { dash: [2, 3] }), line("lowest nearby", 5, { dash: [6, 3] })] : [])],
+      bands: thinned ? [{ series: [2, 3], fill: `${palette(5)}33` }] : [],
       axes: [axis({ space: 70 }), axis({ size: 64 })],
       hooks: { draw: [marks(each.restarts)] },
-    }, [each.steps, each.last, each.high, each.low], false);
+    }, [each.steps, each.last, ...(thinned ? [each.high, each.low] : [])], false);
   });
 
   // --- recoveries -----------------------------------------------------------------------------------
@@ -192,7 +217,7 @@
     make("recoveries-chart", 280, {
       scales: { x: { time: false, range: [attempts[0] - 0.6, attempts[attempts.length - 1] + 0.6] }, y: { range: (u, min, max) => [0, max * 1.05 || 1] } },
       series: [{ label: "attempt" }, ...series],
-      axes: [axis({ space: 40, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }), axis({ size: 64, values: (u, values) => values.map(span) })],
+      axes: [axis({ space: 40, incrs: WHOLE }), durationAxis()],
     }, [attempts, ...stacked.reverse()], false);
   };
 
@@ -232,7 +257,7 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   addEventListener("beforeprint", () => {
     document.documentElement.dataset.print = "1";
-    for (const each of document.querySelectorAll("details:not([open])")) { each.open = true; each.dataset.closed = "1"; }
+    for (const each of document.querySelectorAll("details:not([open]):not([data-long])")) { each.open = true; each.dataset.closed = "1"; }
     draw();
   });
   addEventListener("afterprint", () => {
