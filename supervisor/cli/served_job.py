@@ -59,7 +59,7 @@ class ServedJob:
         self._seen: Seen | None = None
         self._older = _OlderRecords(place)
         self._renewed = (
-            [_Renewals(place / name) for name in _RENEWED] if isinstance(place, Path) else []
+            [Renewals(place / name) for name in _RENEWED] if isinstance(place, Path) else []
         )
 
     def look(self) -> Seen:
@@ -188,7 +188,7 @@ class _OlderRecords:
             return None
 
 
-class _Renewals:
+class Renewals:
     """How old a file is that its writer renews, by the clock of this host: the clocks of two hosts
     are never compared."""
 

@@ -13,12 +13,12 @@ from importlib.resources import files
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
-from supervisor.web import pages
+from supervisor.web import web_pages as pages
 from supervisor.web.bounded_server import Answer, Request, Stream
 from supervisor.web.job_facts import JobFacts, ReportError, Unreadable
 from supervisor.web.metric_families import JobMetrics
-from supervisor.web.pages import HTML
 from supervisor.web.watched_jobs import Job, WatchedJobs
+from supervisor.web.web_pages import HTML
 
 _JSON = "application/json"
 _SCRIPT = "text/javascript; charset=utf-8"

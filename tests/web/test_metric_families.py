@@ -10,8 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from supervisor.adapters.stores.journal import FileJournal
 from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.cli.served_job import Renewals
 from supervisor.core.events import LaunchFailed, WorkersGone
-from supervisor.files.segments import JOURNAL
+from supervisor.files.segments import ARCHIVE, JOURNAL
 from supervisor.web.metric_families import JOB, METRICS
 from tests.adapters.test_golden_journals import FILES
 from tests.web.served import model_dir, served
@@ -105,3 +106,36 @@ def test_a_journal_that_is_damaged_or_gone_is_told_and_hides_no_other_job(tmp_pa
 
 def _names(places: list[Path]) -> list[str]:
     return [place.name for place in places]
+
+
+def test_archived_records_count_too(tmp_path: Path) -> None:
+    whole = model_dir(tmp_path / "whole", "format2_found")
+    short = tmp_path / "short"
+    short.mkdir()
+    journal = FileJournal(LocalStorage(short), compact_after=3)
+    journal.read()
+    for transition in FileJournal(LocalStorage(whole)).peek().transitions:
+        journal.append(transition, durable=False)
+    assert list((short / ARCHIVE).iterdir())
+    with served([whole, short]) as it:
+        text = it.get("/metrics")[1]
+    for name in ("supervise_failures_total", "supervise_committed_timestamp_seconds"):
+        told = [
+            {key: value for key, value in sample.labels.items() if key != JOB} | {"": sample.value}
+            for family in parse_text(text)
+            for sample in family.samples
+            if sample.name == name
+        ]
+        assert told[: len(told) // 2] == told[len(told) // 2 :] != []
+
+
+def test_a_file_ages_by_the_clock_of_the_reader_alone(tmp_path: Path) -> None:
+    path, now = tmp_path / "lease.json", [100.0]
+    renewals = Renewals(path, lambda: now[0])
+    assert renewals.age() is None
+    path.write_text("1")
+    assert renewals.age() == 0
+    now[0] += 70
+    assert renewals.age() == 70
+    path.write_text("22")
+    assert renewals.age() == 0
