@@ -162,6 +162,7 @@ pages: install
 	$(call printed,supervisor.cli.exit_code_page,docs/reference/exit-codes.md)
 	$(call printed,supervisor.cli.rules_page,docs/reference/rules.md)
 	$(call printed,supervisor.checkpoints.layouts_page,docs/reference/layouts.md)
+	$(call printed,supervisor.web.metrics_page,docs/reference/metrics.md)
 	$(BIN)/python -m supervisor.cli.completion_scripts
 	$(BIN)/python -m supervisor.cli.cookbook_page docs/cookbook
 	$(BIN)/python -m tests.integrations.table

@@ -25,6 +25,7 @@ from supervisor.adapters.stores.mirror import Mirror, MirroredStorage
 from supervisor.adapters.stores.space import RoomMakingStorage, Space
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.alive_file import AliveFile
+from supervisor.adapters.telling.http_child import shown_over_http
 from supervisor.adapters.telling.runlog import LogFormat, RunLog
 from supervisor.config.problems import ConfigError, Problem
 from supervisor.core import cache_trust
@@ -101,11 +102,13 @@ def run_job(
     *,
     once: bool = False,
     alive_file: Path | None = None,
+    http: str | None = None,
 ) -> int:
     """Run the job until it ends; returns its exit code, before the config's `exit_codes` map it.
 
     `once`: do nothing if the job has succeeded already, even if only its exit code says so.
     `alive_file`: see `AliveFile`.
+    `http`: the address at which the job is shown while it runs; None: it is not.
 
     Raises:
         ConfigError: model_dir cannot be used, or the config does not fit the job that is in it.
@@ -211,6 +214,8 @@ def run_job(
                 reactor.call_later,
                 lambda told: reactor.post(Noticed(clock.now(), told)),
             )
+        if http is not None:
+            _show_over_http(http, prepared, clock, reactor, stack)
         runtime = Runtime(
             world, journal, clock, (observers, longest_save), history.state, prepared.policy
         )
@@ -232,6 +237,18 @@ def run_job(
                 prepared,
                 log,
             )
+
+
+def _show_over_http(
+    address: str, prepared: Prepared, clock: Clock, reactor: Reactor, stack: ExitStack
+) -> None:
+    """Show the job at `address` until `stack` ends."""
+
+    def say(told: Notice, routine: bool) -> None:
+        reactor.post(Noticed(clock.now(), told, routine))
+
+    model_dir = str(prepared.job.model_dir)
+    stack.enter_context(shown_over_http(address, model_dir, reactor, say))
 
 
 def _engine(

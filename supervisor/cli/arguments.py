@@ -163,9 +163,23 @@ def add_explaining(parser: Parser) -> None:
     )
 
 
+def add_model_dirs(parser: Parser) -> None:
+    """Add the model_dirs of one or more jobs."""
+    parser.add_argument(
+        "model_dirs",
+        nargs="+",
+        type=with_own_message(_place),
+        metavar="MODEL_DIR",
+        help=_MODEL_DIR,
+    )
+
+
+_MODEL_DIR = "the directory of the job, or its URI in a bucket"
+
+
 def add_model_dir(parser: Parser, *, optional: bool = False) -> None:
     """Add the model_dir of a job: a folder, or a place in a bucket."""
-    told = "the directory of the job, or its URI in a bucket"
+    told = _MODEL_DIR
     if optional:
         told += "; default: the job at or below the working directory that was written last"
     parser.add_argument(

@@ -96,6 +96,9 @@ _MORE: Mapping[str, str] = {
     "logs": "The output stays in model_dir, in the attempt's folder, so this works on each host that "
     "sees it. With `--follow` it ends when no supervisor runs any more. `--grep` takes a regular expression of Python's `re`; one "
     "that takes too long in a line ends it with 64.",
+    "serve": "It needs the [http] extra. It is a process of its own that reads files and changes nothing, so it cannot hurt a job; "
+    "SIGTERM and Ctrl-C end it, with 0. A job may be there before it begins, and be gone later: then its line says so. "
+    "[Watch from a browser](../how-to/watch-from-a-browser.md) says who may connect, and [metrics](metrics.md) what Prometheus gets.",
     "stop": "The program gets SIGINT if it handles that alone, else SIGTERM, and has the grace period to save. The "
     "supervisor looks for requests every 5 s (in a bucket: every minute at most), and ends with 79, so that no service "
     "manager starts it again. The next run of the same command goes on.",

@@ -121,7 +121,7 @@ def view(place: Path | Uri) -> JobView:
         if place.is_file():
             raise NoJobError(f"{place} is a file: give the job's model_dir, which is a folder")
         history = FileJournal(LocalStorage(place)).peek()
-        look, ask = partial(_owner_on_disk, place), partial(write_request, place)
+        look, ask = partial(owner_on_disk, place), partial(write_request, place)
         read = partial(LocalStorage(place).read, STATUS, MAX_SIZE)
     else:
         objects = bucket(place)
@@ -136,7 +136,7 @@ def view(place: Path | Uri) -> JobView:
         history,
         history.policy,
         owner,
-        _standstill(identity),
+        standstill(identity),
         identity,
         ask,
         lambda: look()[1],
@@ -206,7 +206,7 @@ def _history_in(objects: Objects) -> History:
         return FileJournal(LocalStorage(folder)).peek()
 
 
-def _owner_on_disk(model_dir: Path) -> tuple[str | None, Identity | None]:
+def owner_on_disk(model_dir: Path) -> tuple[str | None, Identity | None]:
     """Returns the owner in words, and its identity."""
     found = living_owner(model_dir)
     return _process(found), found.identity if found is not None else None
@@ -227,7 +227,7 @@ def _process(owner: object) -> str | None:
     return None if owner is None else re.sub(r"^supervisor (?=\d)", "pid ", str(owner))
 
 
-def _standstill(owner: Identity | None) -> str:
+def standstill(owner: Identity | None) -> str:
     """Returns why the process of the owner does nothing now; empty: it runs, or cannot be seen."""
     state = owner.state if owner is not None else ""
     if owner is None or state not in ("T", "t", "D"):

@@ -43,6 +43,7 @@ VERBS = (
     "report",
     "jobs",
     "logs",
+    "serve",
     "stop",
     "restart",
     "quarantine",

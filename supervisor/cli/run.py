@@ -11,7 +11,7 @@ from supervisor.adapters.stores.journal import DamagedJournalError, JournalError
 from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseHeldError, LeaseTakenError
 from supervisor.adapters.stores.lock import LockHeldError
 from supervisor.adapters.telling.tracebacks import redact_tracebacks
-from supervisor.cli.arguments import Commands, Parser
+from supervisor.cli.arguments import Commands, Parser, with_own_message
 from supervisor.cli.complaints import complain, exit_on_signal
 from supervisor.cli.job_options import UsageError, add_job, job_given
 from supervisor.cli.saved_config import PATHS_BEGIN, NotWrittenError, commented, write_config
@@ -22,6 +22,7 @@ from supervisor.job import NoClusterError, run_job
 from supervisor.model_dir_ownership import JobGoneError, ModelDirError
 from supervisor.prepare import Prepared, prepare_job
 from supervisor.secret_variables import UnavailableSecretError, with_secrets
+from supervisor.web.http_address import HttpAddress
 
 _BEFORE_RUNNING_AGAIN = (
     "the same command would begin a new job now: first move model_dir, with its journal, back, or "
@@ -46,6 +47,13 @@ def add_parser(commands: Commands) -> None:
     )
     add_job(parser)
     add_service_options(parser)
+    parser.add_argument(
+        "--http",
+        type=with_own_message(HttpAddress.parse),
+        metavar="ADDRESS",
+        help="show the job at this IP address and port while it runs, as `supervise serve` does: "
+        "127.0.0.1:9090",
+    )
 
 
 def add_service_options(parser: Parser) -> None:
@@ -118,6 +126,7 @@ def _run_within_limits(prepared: Prepared, options: Namespace) -> int:
             options.exclusion,
             once=options.once,
             alive_file=options.alive_file,
+            http=None if options.http is None else str(options.http),
         )
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and _NO_THREAD not in str(error):

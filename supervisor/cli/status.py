@@ -237,16 +237,25 @@ def _committed_at(job: JobView) -> datetime | None:
 def _last_step(history: History, state: JobState) -> Iterator[str]:
     """Yields the last step that the journal has: some reports of the attempt that runs are in it,
     and the end of each attempt."""
-    decisions = (decision for each in history.transitions for decision in each.decisions)
-    told = (each for each in decisions if isinstance(each, TellRecovery | TellStages))
-    steps = [each.step for each in told if each.attempt == state.attempt and each.step is not None]
     end = history.past.last_end
-    if steps and (end is None or end.attempt != state.attempt):
-        yield f"last completed step: {steps[-1]} or later (few steps are in the journal)"
+    if (step := step_of_running_attempt(history, state)) is not None:
+        yield f"last completed step: {step} or later (few steps are in the journal)"
     elif end is not None and end.step is not None:
         of = "" if end.attempt == state.attempt else f" of attempt {end.attempt}"
         how = "recognised in its output" if end.step_recognised else "reported"
         yield f"last completed step: {end.step}{of} ({how})"
+
+
+def step_of_running_attempt(history: History, state: JobState) -> int | None:
+    """Returns the last step that the attempt which has not ended has told to the journal; None: it
+    told none, or has ended."""
+    end = history.past.last_end
+    if end is not None and end.attempt == state.attempt:
+        return None
+    decisions = (decision for each in history.transitions for decision in each.decisions)
+    told = (each for each in decisions if isinstance(each, TellRecovery | TellStages))
+    steps = [each.step for each in told if each.attempt == state.attempt and each.step is not None]
+    return steps[-1] if steps else None
 
 
 def _last_end(job: JobView, state: JobState, place: Path | Uri) -> Iterator[str]:

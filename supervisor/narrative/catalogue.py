@@ -21,7 +21,8 @@ COMMON = {
 """The keys that every event has."""
 
 KEYS = {
-    "address": "text: the address of the cluster's head, or `auto`",
+    "address": "text: the address of the cluster's head, or `auto`; or where the job is shown over "
+    "HTTP",
     "advice": "text: what a person should do",
     "attempt": "number: the number of the attempt",
     "attempts": "number: how many attempts the job has had so far",
@@ -656,6 +657,14 @@ EVENTS: dict[str, dict[str, Kind]] = {
         ),
         "workers-continued": Kind(
             "The workers run again after they were paused for `seconds`.", ("seconds",)
+        ),
+        "http-shown": Kind("`--http`: the job is shown there.", ("address",)),
+        "http-exposed": Kind(
+            "`--http`: others than users of this machine can see the job there.", ("address",)
+        ),
+        "http-not-shown": Kind(
+            "`--http`: the job is not shown there, or not any more. It goes on.",
+            ("address", "reason"),
         ),
         "cgroups-off": Kind("Processes are started without cgroups from now on.", ("reason",)),
         "snapshots-size": Kind("The memory that the snapshots take.", ("bytes",)),

@@ -53,6 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "narrative": _CORE - {"config"} | {"ports", "narrative"},
     "history": _PORTS | {"history"},
     "goodput": _PORTS | {"history", "goodput"},
+    "web": _CORE | {"files", "history", "ports", "narrative", "goodput", "web"},
     "report": _PORTS | {"narrative", "goodput", "report"},
     "adapters": _ADAPTERS,  # and never one another: see `violations`
     "engines": _ENGINES | {"engines"},
@@ -76,7 +77,7 @@ ALLOWED: dict[str, set[str]] = {
     "manifests": _CORE | {"manifests"},
     "doctor": _TOP - {"job", "world"} | {"doctor"},
     "gang": _TOP - {"job"} | {"gang"},
-    "cli": _TOP | {"provision", "manifests", "gang", "doctor", "report", "cli"},
+    "cli": _TOP | {"provision", "manifests", "gang", "doctor", "report", "web", "cli"},
     "__main__": _TOP | {"cli"},
     "__init__": {"python_api"},
 }
@@ -322,8 +323,19 @@ OF_OTHER_VERBS = [verb for verb in VERBS if verb != "run"]
 @pytest.mark.parametrize(
     ("verb", "names"),
     [
-        (None, (*HEAVY, *STORES, "rich", "supervisor.adapters.telling.terminal")),
+        (
+            None,
+            (
+                *HEAVY,
+                *STORES,
+                "rich",
+                "http.server",
+                "prometheus_client",
+                "supervisor.adapters.telling.terminal",
+            ),
+        ),
         ("run", (*(f"supervisor.cli.{verb}" for verb in OF_OTHER_VERBS), "supervisor.provision")),
+        ("serve", ("prometheus_client", "supervisor.job", "supervisor.engines", "yaml")),
         ("rules", ("supervisor.job", "supervisor.engines", "supervisor.provision")),
         ("status", ("supervisor.job", "supervisor.prepare", "supervisor.engines", "yaml")),
         ("report", ("supervisor.job", "supervisor.engines", "yaml", "supervisor.report.page")),

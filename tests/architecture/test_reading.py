@@ -56,6 +56,7 @@ ALLOWED = {
     "supervisor/provision/package.py": OURS,
     "supervisor/report/loss_curves.py": "lines of 64 KiB at the most",
     "supervisor/report/page.py": OURS,
+    "supervisor/web/routes.py": OURS,
     "trainer/__main__.py": NAMED,
     "trainer/aot.py": OWN,
     "trainer/executables.py": "what only this user can have written (`trainer.private_files`)",

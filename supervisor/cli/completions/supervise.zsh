@@ -26,6 +26,7 @@ _shtab_supervise_commands() {
     rules:'list all rules, in the order in which they are tried'
     run:'Run the job until it succeeds or cannot: that of a config (supervise run trainer.yaml), or any command (supervise run -- python train.py --lr 1e-3).'
     schema:'print the JSON Schema of trainer.yaml, for editors'
+    serve:'show jobs over HTTP, to a browser and to Prometheus; it only reads'
     status:'print where the job in a model_dir stands'
     stop:'have a running job save and end, as Ctrl-C does, from anywhere'
     validate:'check the config and print it resolved'
@@ -225,6 +226,7 @@ _shtab_supervise_run_options=(
   "--once[do nothing where the job has succeeded, also if only its exit code says so\: for service managers and containers, which run the command again by themselves]"
   "--log-format[the format of the log on standard output\; a terminal shows \`text\` as a live view]:log_format:(text json)"
   "--alive-file[touch this file every 5 s while the supervisor\'s loop turns\: a health check that finds it a minute old knows that the supervisor hangs]:PATH:_files"
+  "--http[show the job at this IP address and port while it runs, as \`supervise serve\` does\: 127.0.0.1\:9090]:ADDRESS:"
   ":the config of the job:_files"
   "(*)::the program and its arguments, in place of a config\; it may have placeholders such as \{model_dir\}:"
 )
@@ -238,6 +240,15 @@ _shtab_supervise_schema_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_supervise_schema_defaults_added=0
+
+_shtab_supervise_serve_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--http[the IP address and port to listen at\; without an address, on this machine alone (default\: 127.0.0.1\:9090)]:ADDRESS:"
+  "(*):the directory of the job, or its URI in a bucket:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_supervise_serve_defaults_added=0
 
 _shtab_supervise_status_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -304,6 +315,7 @@ _shtab_supervise() {
         rules) _arguments -C -s $_shtab_supervise_rules_options ;;
         run) _arguments -C -s $_shtab_supervise_run_options ;;
         schema) _arguments -C -s $_shtab_supervise_schema_options ;;
+        serve) _arguments -C -s $_shtab_supervise_serve_options ;;
         status) _arguments -C -s $_shtab_supervise_status_options ;;
         stop) _arguments -C -s $_shtab_supervise_stop_options ;;
         validate) _arguments -C -s $_shtab_supervise_validate_options ;;
