@@ -20,6 +20,7 @@ from supervisor.adapters.stores.journal import FileJournal, History, JournalErro
 from supervisor.adapters.stores.space import Space
 from supervisor.adapters.telling.console import JsonConsole, PlainConsole
 from supervisor.adapters.telling.goodput_keeper import GoodputKeeper
+from supervisor.adapters.telling.metrics_keeper import MetricsKeeper
 from supervisor.adapters.telling.runlog import LogFormat, RunLog, ShowLine, as_json
 from supervisor.adapters.telling.status_file import StatusFile
 from supervisor.adapters.telling.summary import Summary
@@ -256,6 +257,8 @@ def observers_of(
     observers.add(keeper)
     observers.isolated_view(keeper, partial(keeper.restore, history))()
     journal.add_view(GOODPUT, observers.isolated_view(keeper, keeper.view))
+    redact = prepared.redactor(os.environ).text
+    observers.add(MetricsKeeper(job.model_dir, plans, redact, notice))
     observers.add_with_timers(partial(DiskLimits, limits, space, cache, notice))
     observers.add_with_timers(
         lambda call_later: CheckpointWarning(plans, job.model_dir, call_later, warn, notice)

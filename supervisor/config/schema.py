@@ -60,13 +60,22 @@ from supervisor.config.training.sections import (
     FitConfig,
     Load,
     LoopConfig,
+    MetricsConfig,
     ModelConfig,
     OptimizerConfig,
     Seed,
 )
 from supervisor.protocol.fault_injection import SIMULATED
 
-TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop", "determinism")
+TRAINER_SECTIONS = (
+    "seed",
+    "data_shuffle_seed",
+    "model",
+    "optimizer",
+    "loop",
+    "determinism",
+    "metrics",
+)
 """Keys of `trainer.init` that only our trainer reads."""
 
 
@@ -389,6 +398,8 @@ class Init(Section):
     """Number of steps, batch sizes and sharding (fit, required)."""
     determinism: DeterminismConfig = DeterminismConfig()
     """How exactly a run on another number of devices repeats the same numbers (fit)."""
+    metrics: MetricsConfig = MetricsConfig()
+    """What our trainer writes of each step, beside metrics.jsonl (fit)."""
     checkpoint: Checkpoint = Checkpoint()
     """Where checkpoints are, and how often our trainer saves one."""
     autorestart: Autorestart

@@ -364,6 +364,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
             NOTICE,
         ),
         "batch-skipped": Kind("The trainer skips a batch that gave NaN or Inf.", NOTICE),
+        "metrics-unwritable": Kind("The trainer cannot write metrics.jsonl now.", NOTICE),
         "executables-off": Kind("The trainer neither loads nor keeps compiled steps.", NOTICE),
         "executable-not-kept": Kind("The trainer could not keep a compiled step.", NOTICE),
         "executable-removed": Kind(
