@@ -39,6 +39,7 @@ from supervisor.config.fields import (
     checked_local_place,
     checked_place,
 )
+from supervisor.config.notify import Notify
 from supervisor.config.own_rules import RuleConfig
 from supervisor.config.patterns import Pattern
 from supervisor.config.schema_clauses import (
@@ -410,6 +411,8 @@ class Init(Section):
     """Which compiled programs from the bucket the job may use. Default: none."""
     limits: Limits = Limits()
     """The most bytes that each kind of files below model_dir may take."""
+    notify: list[Notify] = Field(default_factory=list)
+    """Who is told of failures, of the end of the job, and that it needs a person."""
 
     @property
     def num_workers(self) -> int:

@@ -31,6 +31,7 @@ _COMPUTES_NOTHING: tuple[Location, ...] = (
     ("init", "compile_cache"),
     ("init", "limits"),
     ("init", "metrics"),
+    ("init", "notify"),
     ("faults",),
 )
 _TELL_OF_IT: tuple[Location, ...] = (("command", "success"), ("command", "progress"))
