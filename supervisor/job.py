@@ -167,6 +167,8 @@ def run_job(
             log,
             display,
             complain,
+            guard,
+            _marked(job, lineage),
             stack,
         )
         known = frozenset(history.past.stepped)

@@ -7,6 +7,7 @@ go on. An observer handles errors that may pass (a full disk, no free thread) it
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,7 +21,10 @@ from supervisor.adapters.stores.journal import FileJournal, History, JournalErro
 from supervisor.adapters.stores.space import Space
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.console import JsonConsole, PlainConsole
+from supervisor.adapters.telling.deliveries import CommandDelivery, WebhookDelivery
 from supervisor.adapters.telling.goodput_keeper import GoodputKeeper
+from supervisor.adapters.telling.messenger import Messenger, Receiver
+from supervisor.adapters.telling.metrics_keeper import MetricsKeeper
 from supervisor.adapters.telling.runlog import LogFormat, RunLog, ShowLine, as_json
 from supervisor.adapters.telling.status_file import IN_BUCKET, ON_DISK, StatusFile
 from supervisor.adapters.telling.summary import Summary
@@ -31,6 +35,7 @@ from supervisor.adapters.telling.systemd import (
     watchdog_period,
 )
 from supervisor.checkpoint_warning import CheckpointWarning
+from supervisor.config.notify import Notify, checked_url
 from supervisor.core.events import Noticed
 from supervisor.core.policy import RestartPolicy
 from supervisor.disk_limits import DiskLimits
@@ -44,7 +49,7 @@ from supervisor.narrative.rendered import (
     with_lines,
     without_lines,
 )
-from supervisor.ports import CallLater, Clock, Post, Storage, Transition
+from supervisor.ports import CallLater, Clock, Post, ProcessStarter, Storage, Transition
 from supervisor.prepare import Prepared
 
 T = TypeVar("T")
@@ -238,12 +243,15 @@ def observers_of(
     log: RunLog,
     display: Display,
     complain: Callable[[str], None],
+    starter: ProcessStarter,
+    helper_environ: Mapping[str, str],
     stack: ExitStack,
 ) -> IsolatedObservers:
     """Returns all observers of the job, in the order in which they get transitions; they work until
     `stack` ends.
 
-    `complain` writes a line to standard error.
+    `complain` writes a line to standard error. `starter` starts the commands of notifications, with
+    the environment `helper_environ`.
     """
 
     def warn(told: Notice) -> None:
@@ -266,12 +274,25 @@ def observers_of(
     observers.add(keeper)
     observers.isolated_view(keeper, partial(keeper.restore, history))()
     journal.add_view(GOODPUT, observers.isolated_view(keeper, keeper.view))
+    redact = prepared.redactor(os.environ).text
+    observers.add(MetricsKeeper(job.model_dir, plans, redact, notice))
     observers.add_with_timers(partial(DiskLimits, limits, space, cache, notice))
     observers.add_with_timers(
         lambda call_later: CheckpointWarning(plans, job.model_dir, call_later, warn, notice)
     )
     _add_status_file(observers, prepared, clock, history, notice, stack)
     observers.add(*display.observers)
+    if job.phases[0].init.notify:
+        receivers = receivers_of(job.phases[0].init.notify, starter, helper_environ, redact)
+        place, host = str(job.shown_model_dir), socket.gethostname()
+        messenger = Messenger(receivers, place, host, redact, notice)
+        observers.add(messenger)
+
+        def close() -> None:
+            if (undelivered := messenger.close()) is not None:
+                complain(undelivered)
+
+        stack.callback(observers.isolated_view(messenger, close))
     if (notifier := notifier_of(os.environ)) is not None:
         stack.callback(notifier.close)
         if (period := watchdog_period(os.environ)) is not None:
@@ -297,6 +318,39 @@ def _add_status_file(
     )
     observers.isolated_view(file, partial(file.restore, history.transitions))()
     stack.callback(observers.isolated_view(file, file.close))
+
+
+def receivers_of(
+    notify: Sequence[Notify],
+    starter: ProcessStarter,
+    environ: Mapping[str, str],
+    redact: Callable[[str], str],
+) -> list[Receiver]:
+    """Returns the receivers of `init.notify`."""
+    return [
+        _receiver(f"init.notify[{index}]", each, starter, environ, redact)
+        for index, each in enumerate(notify)
+    ]
+
+
+def _receiver(
+    key: str,
+    notify: Notify,
+    starter: ProcessStarter,
+    environ: Mapping[str, str],
+    redact: Callable[[str], str],
+) -> Receiver:
+    kinds = frozenset[str](notify.on)
+    if notify.webhook is None:
+        command = CommandDelivery(notify.command or (), environ, starter, redact)
+        return Receiver(f"the command of {key}", kinds, command)
+    name, url, problem = f"the webhook of {key}", notify.webhook.url_in(environ), ""
+    try:
+        checked_url(url)
+    except ValueError as error:
+        what = str(error) if url else "is not set"
+        problem = f"the variable {notify.webhook.env} {what}"
+    return Receiver(name, kinds, WebhookDelivery(url, notify.format or "slack"), problem)
 
 
 def _restore_summary(

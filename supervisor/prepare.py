@@ -50,15 +50,22 @@ class Prepared:
 
     def redactor(self, environ: Mapping[str, str]) -> Redactor:
         """Returns a redactor for all secrets of the job: those in `environ`, in the phases'
-        environment variables and command lines (also those of probes and preemption commands), and
-        those from secret files and stores."""
+        environment variables and command lines (also those of probes, preemptions and
+        notifications), those from secret files and stores, and the URLs of webhooks."""
         given = (
             each
             for plan in self.plans
             for each in (plan.env, flags(plan.argv), *flags_in(own_sections(plan.params)))
         )
         known = (value for plan in self.plans for value in plan.secrets.values())
-        return Redactor(environ, *given, known=known)
+        return Redactor(environ, *given, known=(*known, *self._webhooks(environ)))
+
+    def _webhooks(self, environ: Mapping[str, str]) -> Iterator[str]:
+        """Yields the URL of each webhook, and the part of it that is the secret."""
+        for phase in self.job.phases:
+            for webhook in (each.webhook for each in phase.init.notify if each.webhook is not None):
+                url = webhook.url_in(environ)
+                yield from (url, url.partition("://")[2], url.partition("://")[2].partition("/")[2])
 
     def refusal(self, problems: Sequence[Problem]) -> ConfigError:
         """Returns the error for these problems, with the config's secrets redacted."""

@@ -87,9 +87,11 @@ class CheckpointSaver:
         fingerprint: Fingerprint,
         warn: Warn,
         policy: SaveDecisionPolicy | None = None,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> None:
         """Clear what a killed save has left among `steps`. Later, keep the newest `keep` steps of
-        this job; `policy` decides when a save is due.
+        this job; `policy` decides when a save is due. `before_commit` is called in the thread that
+        commits a step, just before that.
 
         Raises:
             UnmarkedCheckpointError: a step without a commit marker may be somebody's copy.
@@ -100,6 +102,7 @@ class CheckpointSaver:
         self._fingerprint = fingerprint
         self._warn = warn
         self._policy = policy
+        self._also_before_commit = before_commit
         self.last_save_seconds = 0.0
         """Seconds from the begin of the last committed save until it was known to be committed: an
         upper bound of how long the save took."""
@@ -220,6 +223,7 @@ class CheckpointSaver:
         """Check the fence and clear the step's name, in the committing thread, just before `step`
         is committed."""
         self._allow(f"the commit of step {step}")  # first: a step in the way may be the new owner's
+        self._also_before_commit()
         self._steps.clear_final_name(step, self._warn)
 
     def _allow(self, what: str) -> None:

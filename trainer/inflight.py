@@ -16,6 +16,7 @@ from supervisor.protocol.fault_injection import FaultInjector
 from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.reporter import Reporter
 from trainer.log import WorkerLog, log
+from trainer.metrics import MetricsWriter
 from trainer.step import Metrics
 
 
@@ -28,11 +29,17 @@ class InFlight:
     that the config injects after it are fired."""
 
     def __init__(
-        self, limit: int, log_every: int, reporter: Reporter, faults: FaultInjector
+        self,
+        limit: int,
+        log_every: int,
+        reporter: Reporter,
+        metrics: MetricsWriter,
+        faults: FaultInjector,
     ) -> None:
         self._limit = limit
         self._log_every = log_every
         self._reporter = reporter
+        self._metrics = metrics
         self._faults = faults
         self._steps: deque[tuple[int, Metrics]] = deque()
         self._logged: tuple[int, float] | None = None
@@ -54,12 +61,18 @@ class InFlight:
         None: it is complete, and they are."""
         return self._steps[-1][1]["finite"] if self._steps else None
 
+    @property
+    def pending(self) -> list[tuple[int, Metrics]]:
+        """Return the steps in flight, in order, with metrics that may not be computed yet."""
+        return [(step, dict(metrics)) for step, metrics in self._steps]
+
     def skip(self, step: int) -> None:
         """Report step `step`, whose batch is skipped, after the steps before it are complete."""
         self.drain()
         text = f"step {step}: its batch is skipped, because it gave NaN or Inf before"
         WorkerLog(self._reporter).warn(text, NoticeCode.BATCH_SKIPPED, step)
         self._reporter.step(step)
+        self._metrics.step(step, {})
         self._faults.after_step(step)
 
     def _complete_oldest(self) -> None:
@@ -76,6 +89,7 @@ class InFlight:
                 "its state is not saved"
             )
         self._reporter.step(step, metrics)
+        self._metrics.step(step, metrics)
         if step % self._log_every == 0:
             self._log(step, metrics)
         self._faults.after_step(step)

@@ -14,7 +14,7 @@ because training then goes on from an earlier state.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Any
 
@@ -68,9 +68,15 @@ class SnapshotWriter:
         return step % self._every == 0 and not self._given_up
 
     def take(
-        self, state: TrainState, step: int, position: Position, finite: jax.Array | None
+        self,
+        state: TrainState,
+        step: int,
+        position: Position,
+        finite: jax.Array | None,
+        before_write: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin a snapshot of `state`, which may be donated once this returns.
+        """Begin a snapshot of `state`, which may be donated once this returns. `before_write` is
+        called once the step is complete, in another thread, before the snapshot can be used.
 
         `finite`: boolean array, perhaps not computed yet, whether the step's results are finite;
         None: they are.
@@ -82,7 +88,7 @@ class SnapshotWriter:
         except jax.errors.JaxRuntimeError as error:
             self._give_up(error)
             return
-        arguments = (copies, step, position, finite)
+        arguments = (copies, step, position, finite, before_write)
         self._writing = Thread(target=self._write, args=arguments, name="snapshot", daemon=True)
         self._writing.start()
 
@@ -122,11 +128,17 @@ class SnapshotWriter:
         return parts
 
     def _write(
-        self, copies: list[jax.Array], step: int, position: Position, finite: jax.Array | None
+        self,
+        copies: list[jax.Array],
+        step: int,
+        position: Position,
+        finite: jax.Array | None,
+        before_write: Callable[[], None],
     ) -> None:
         try:
             if finite is not None and not bool(finite):
                 return
+            before_write()
             if self._slots.is_empty:
                 self._slots.claim()
             for copy in copies:

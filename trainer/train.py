@@ -23,6 +23,7 @@ from trainer.evaluation import Evaluation
 from trainer.host_time import HostTime
 from trainer.inflight import InFlight
 from trainer.log import Warn, WorkerLog, log
+from trainer.metrics import MetricsWriter
 from trainer.save_policy import save_policy
 from trainer.snapshot import SnapshotWriter
 from trainer.step import jit_all_finite, jit_skipped_step
@@ -48,7 +49,8 @@ def train(
     """
     worker_log = setup.log if setup is not None else WorkerLog()
     worker_log.reporter = reporter
-    checkpoints = _checkpoints(config.init, worker_log.warn)
+    metrics = MetricsWriter.of(config.name, worker_log.warn)
+    checkpoints = _checkpoints(config.init, worker_log.warn, metrics)
     reporter.stage(Stage.INITIALIZING)
     if setup is None:
         deterministic_reduction.same_threads(config.init)
@@ -76,6 +78,7 @@ def train(
     state, restored = begun or _start(config, checkpoints, spec, batches, worker_log.warn)
     reporter.restored(restored, snapshot=snapshot)
     step = restored or 0
+    metrics.begin(step, tensorboard=config.init.metrics.tensorboard)
 
     reporter.stage(Stage.COMPILING, step)
     train_step = setup.train_step.result()
@@ -95,7 +98,8 @@ def train(
             None if validation is None else Evaluation(validation, spec, sharder, setup.executables)
         ),
         checkpoints=checkpoints,
-        in_flight=InFlight(inflight, loop.log_every, reporter, faults),
+        in_flight=InFlight(inflight, loop.log_every, reporter, metrics, faults),
+        metrics=metrics,
         reporter=reporter,
         faults=faults,
         host_time=HostTime(reporter) if distributed.is_one_of_several() else None,
@@ -108,10 +112,10 @@ def train(
     distributed.shut_down()
 
 
-def _checkpoints(init: InitConfig, warn: Warn) -> CheckpointSaver:
+def _checkpoints(init: InitConfig, warn: Warn, metrics: MetricsWriter) -> CheckpointSaver:
     where = init.checkpoint
     steps, policy = steps_in(where.directory), save_policy(where)
-    return CheckpointSaver(steps, where.keep, fingerprint(init), warn, policy)
+    return CheckpointSaver(steps, where.keep, fingerprint(init), warn, policy, metrics.sync)
 
 
 def _is_complete(config: TrainerConfig, checkpoints: CheckpointSaver, reporter: Reporter) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from supervisor.protocol.fault_injection import FaultInjector
@@ -23,6 +24,7 @@ from trainer.evaluation import Evaluation
 from trainer.host_time import HostTime
 from trainer.inflight import InFlight, NotFiniteError
 from trainer.log import log
+from trainer.metrics import MetricsWriter
 from trainer.snapshot import SnapshotWriter
 from trainer.termination import Termination
 from trainer.train_state import TrainState
@@ -50,6 +52,7 @@ class TrainingLoop:
     evaluation: Evaluation | None
     checkpoints: CheckpointSaver
     in_flight: InFlight
+    metrics: MetricsWriter
     reporter: Reporter
     faults: FaultInjector
     host_time: HostTime | None = None
@@ -70,6 +73,8 @@ class TrainingLoop:
             self._tell_committed(wait=True)
             self.checkpoints.wait_for_manifest()
             raise
+        finally:
+            self.metrics.flush()
 
     def _run(self) -> None:
         termination = Termination(distributed.preemption_notice())
@@ -112,6 +117,7 @@ class TrainingLoop:
         if loss is not None:
             log.info("evaluated", step=self.step, loss=loss)
             self.reporter.evaluated(self.step, {"loss": loss})
+            self.metrics.evaluated(self.step, loss)
         self.reporter.stage(Stage.TRAINING, self.step)
         if self.host_time is not None:
             self.host_time.start_over()
@@ -119,7 +125,8 @@ class TrainingLoop:
     def _save_if_due(self) -> None:
         if self.snapshots is not None and self.snapshots.due(self.step):
             position = self.batches.get_state()
-            self.snapshots.take(self.state, self.step, position, self.in_flight.finite)
+            written = partial(self.metrics.flush, self.in_flight.pending)
+            self.snapshots.take(self.state, self.step, position, self.in_flight.finite, written)
         if self.checkpoints.due(self.step):
             self._save()
 
@@ -145,6 +152,7 @@ class TrainingLoop:
                 f"step {self.step}: NaN or Inf in the parameters or the optimizer's state; "
                 "it is not saved"
             )
+        self.metrics.flush()
         self.checkpoints.save(self.state, self.step, self.batches.get_state())
 
     def _tell_committed(self, *, wait: bool = False) -> None:

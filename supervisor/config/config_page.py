@@ -118,7 +118,7 @@ The argv and env of a command, and `command.success.file`, may contain these. `{
 
 `trainer` may be a list: `- trainer: {...}` for each phase. Phases run in order; each has its own checkpoints, steps and
 budget. All have the same `init.model_dir` and `init.hosts`. Of the following keys the value in the first phase holds for
-the whole job: `init.limits`, `init.compile_cache`, `init.provision`, and below `init.autorestart`: `backoff`,
+the whole job: `init.limits`, `init.notify`, `init.compile_cache`, `init.provision`, and below `init.autorestart`: `backoff`,
 `grace_period`, `preemption`, `regrow`, `regrow_after`, `wait_for_capacity` and `wait_for_replacement`.
 
 ## In an editor

@@ -39,6 +39,7 @@ from supervisor.config.fields import (
     checked_local_place,
     checked_place,
 )
+from supervisor.config.notify import Notify
 from supervisor.config.own_rules import RuleConfig
 from supervisor.config.patterns import Pattern
 from supervisor.config.schema_clauses import (
@@ -60,13 +61,22 @@ from supervisor.config.training.sections import (
     FitConfig,
     Load,
     LoopConfig,
+    MetricsConfig,
     ModelConfig,
     OptimizerConfig,
     Seed,
 )
 from supervisor.protocol.fault_injection import SIMULATED
 
-TRAINER_SECTIONS = ("seed", "data_shuffle_seed", "model", "optimizer", "loop", "determinism")
+TRAINER_SECTIONS = (
+    "seed",
+    "data_shuffle_seed",
+    "model",
+    "optimizer",
+    "loop",
+    "determinism",
+    "metrics",
+)
 """Keys of `trainer.init` that only our trainer reads."""
 
 
@@ -389,6 +399,8 @@ class Init(Section):
     """Number of steps, batch sizes and sharding (fit, required)."""
     determinism: DeterminismConfig = DeterminismConfig()
     """How exactly a run on another number of devices repeats the same numbers (fit)."""
+    metrics: MetricsConfig = MetricsConfig()
+    """What our trainer writes of each step, beside metrics.jsonl (fit)."""
     checkpoint: Checkpoint = Checkpoint()
     """Where checkpoints are, and how often our trainer saves one."""
     autorestart: Autorestart
@@ -399,6 +411,8 @@ class Init(Section):
     """Which compiled programs from the bucket the job may use. Default: none."""
     limits: Limits = Limits()
     """The most bytes that each kind of files below model_dir may take."""
+    notify: list[Notify] = Field(default_factory=list)
+    """Who is told of failures, of the end of the job, and that it needs a person."""
 
     @property
     def num_workers(self) -> int:

@@ -30,6 +30,8 @@ _COMPUTES_NOTHING: tuple[Location, ...] = (
     ("init", "provision"),
     ("init", "compile_cache"),
     ("init", "limits"),
+    ("init", "metrics"),
+    ("init", "notify"),
     ("faults",),
 )
 _TELL_OF_IT: tuple[Location, ...] = (("command", "success"), ("command", "progress"))

@@ -38,7 +38,7 @@ _BEGINNING = 500
 """Characters by which a longer value is recognised if its rest is cut off. `protocol.shortening`
 and the readers of an output cut only within longer words."""
 
-_OWN_SECTIONS = frozenset({"autorestart", "provision"})
+_OWN_SECTIONS = frozenset({"autorestart", "notify", "provision"})
 """Sections of `init` that the trainer does not read."""
 
 

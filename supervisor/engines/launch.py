@@ -15,7 +15,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.diagnosis.rules import Rule
 from supervisor.diagnosis.success import Success
 from supervisor.engines.python_program import bootstrapped
-from supervisor.protocol import environment
+from supervisor.protocol import environment, metrics_file
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import Owner, WorkerIdentity
 from supervisor.protocol.fault_injection import InjectedFault
@@ -184,6 +184,7 @@ class Launch:
             **self.adjustments.to_environment(),
             **(self.owner.to_environment() if self.owner is not None else {}),
             environment.FAILURE_FILE: str(self.file(rank, "failure.json")),
+            environment.METRICS_FILE: str(self.model_dir / metrics_file.NAME),
             environment.EXECUTABLES: str(self.model_dir / "compile_cache" / "executables"),
             environment.STACKS_FILE: str(self.file(rank, "stacks.txt")),
         }

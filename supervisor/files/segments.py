@@ -29,6 +29,8 @@ DAMAGED = "journal.damaged-"
 """Prefix of the copy of a journal as it was before its repair."""
 TORN = "journal.torn-"
 """Prefix of a file with the incomplete line that was cut off the end of the journal."""
+METRICS = "metrics.jsonl"
+"""`protocol.metrics_file.NAME`. A cut makes it a new file, which is another generation."""
 RUN_LOG = "run.log"
 ATTEMPTS_FILE = "attempts.jsonl"
 PHASE_FILES = (RUN_LOG, ATTEMPTS_FILE)

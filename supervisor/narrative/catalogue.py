@@ -57,7 +57,7 @@ KEYS = {
     "missing, or nothing could be found out about it alone",
     "goodput": "number: the share of the time that became committed steps, from 0 to 1",
     "job": "text: the id of the job",
-    "key": "text: the config key that changed",
+    "key": "text: the config key that changed, or that the event is about",
     "host": "text: the name of a host",
     "kind": "text: the kind of device, or of standby (`imports` or `ready`)",
     "limit": "number: how many occurrences of the same failure end the job",
@@ -225,6 +225,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "A preemption of this machine is announced, so the supervisor starts nothing.",
             ("reason",),
         ),
+        "notification-failed": Kind(
+            "A message of `init.notify` does not reach its receiver (`key`). Further ones are not "
+            "told of until one is delivered.",
+            ("key", "reason"),
+        ),
         "notice-used": Kind(
             "An attempt was stopped by the notice of a preemption; `saved` says whether the "
             "notice was long enough for a save. It follows `attempt-stopped`.",
@@ -367,6 +372,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
             NOTICE,
         ),
         "batch-skipped": Kind("The trainer skips a batch that gave NaN or Inf.", NOTICE),
+        "metrics-unwritable": Kind("The trainer cannot write metrics.jsonl now.", NOTICE),
         "executables-off": Kind("The trainer neither loads nor keeps compiled steps.", NOTICE),
         "executable-not-kept": Kind("The trainer could not keep a compiled step.", NOTICE),
         "executable-removed": Kind(

@@ -52,6 +52,7 @@ class NoticeCode(StrEnum):
     FOREIGN_SET_ASIDE = "foreign-set-aside"
     LEDGER_UNUSABLE = "ledger-unusable"
     MANIFEST_NOT_WRITTEN = "manifest-not-written"
+    METRICS_UNWRITABLE = "metrics-unwritable"
     RESUME_DIFFERS = "resume-differs"
     SAVE_AWAITED = "save-awaited"
     SAVE_ON_SIGTERM_OFF = "save-on-sigterm-off"

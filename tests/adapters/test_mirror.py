@@ -19,6 +19,7 @@ from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.files.segments import ARCHIVE, JOURNAL, SUFFIX, Segment
 from supervisor.host.identity import Identity
 from supervisor.ports import UnavailableError
+from supervisor.protocol import metrics_file
 from tests.adapters.test_journal import STORY, tell
 from tests.memory_objects import MemoryObjects
 from tests.running import eventually
@@ -383,3 +384,30 @@ def test_a_journal_that_is_not_whole_in_the_bucket_begins_no_new_job(
     for start, kept in ((cut, data[cut:]), (0, b"")):
         with pytest.raises(DamagedJournalError, match="supervise repair"):
             history_of(start, kept, tmp_path / f"{start}")
+
+
+def test_metrics_that_were_cut_are_copied_anew(
+    objects: MemoryObjects, folder: Path, opened: Open, tmp_path: Path
+) -> None:
+    file = folder / metrics_file.NAME
+    lines = [metrics_file.encoded(0.0, "phase1", 1, step, {}) for step in range(1, 9)]
+    mirror = opened()
+    metrics_file.append(file, b"".join(lines[:6]))
+    mirror.flush(metrics_file.NAME, lambda: False)
+    metrics_file.cut(file, lambda line: line["step"] > 2)
+    metrics_file.append(file, b"".join(lines[2:]))
+    assert mirror.close() is None
+    fetched(objects, tmp_path / "there")
+    assert contents(tmp_path / "there") == {metrics_file.NAME: b"".join(lines)}
+
+
+def test_metrics_of_another_host_replace_ours_unless_ours_go_on_from_them(
+    objects: MemoryObjects, folder: Path, opened: Open, tmp_path: Path
+) -> None:
+    write(folder, metrics_file.NAME, b"1\n2\n")
+    assert opened().close() is None
+    there = tmp_path / "there"
+    for ours, wanted in ((b"1\n9\n", b"1\n2\n"), (b"1\n", b"1\n2\n"), (b"1\n2\n3\n", b"1\n2\n3\n")):
+        write(there, metrics_file.NAME, ours)
+        assert fetched(objects, there) == []
+        assert contents(there) == {metrics_file.NAME: wanted}

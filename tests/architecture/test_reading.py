@@ -27,6 +27,7 @@ ALLOWED = {
     "supervisor/adapters/platforms/preemption.py": "a pipe of its own",
     "supervisor/adapters/kernel/process_facts.py": KERNEL,
     "supervisor/adapters/platforms/tpu_lock.py": KERNEL,
+    "supervisor/adapters/telling/deliveries.py": "the answer of a webhook: its status",
     "supervisor/bootstrap/target.py": "the program itself, to be run",
     "supervisor/bootstrap/sigterm.py": KERNEL,
     "supervisor/bootstrap/start.py": KERNEL,

@@ -15,6 +15,8 @@ TESTS = Path(__file__).resolve().parents[1]
 
 SUBJECT, FLOOD, LAYOUT, INSIDE = "sentence", "flood", "layout", "program of the test"
 MAY_READ_RUN_LOG = {
+    "adapters/test_deliveries.py": (2, LAYOUT),
+    "adapters/test_messenger.py": (1, LAYOUT),
     "adapters/test_mirror.py": (2, LAYOUT),
     "bootstrap/test_supervised.py": (1, INSIDE),
     "chaos/faults.py": (1, LAYOUT),

@@ -46,6 +46,11 @@ VALID = [
         "max_num_restarts: 3\nrules: [{exit_code: 3, stage: SAVING, verdict: POLICY, remedy: wait, "
         "examples: [lost]}]"
     ),
+    with_init(
+        "notify: [{webhook: 'https://a.example/b', on: [finish]}, {command: [mail, me]}, "
+        "{webhook: {env: A}, format: json}]"
+    ),
+    with_init("metrics: {tensorboard: false}", FIT),
     COMMAND + "exit_codes: null\n",
     COMMAND + "  fit: null\n  faults: []\n  start_from: null\n",
     FIT + "  command: null\n",
@@ -78,6 +83,15 @@ VALID = [
 """Configs that `validate` accepts, and so does the schema."""
 
 MISTAKES = [
+    with_init("notify: [{on: [finish]}]"),
+    with_init("notify: [{command: [x], webhook: 'https://a.example/b'}]"),
+    with_init("notify: [{webhook: 'ftp://a.example/b'}]"),
+    with_init("notify: [{webhook: {env: A, url: 'https://a.example/b'}}]"),
+    with_init("notify: [{webhook: {}}]"),
+    with_init("notify: [{command: [x], format: json}]"),
+    with_init("notify: [{command: [x], on: [success]}]"),
+    with_init("notify: [{command: [x], on: []}]"),
+    with_init("metrics: {tensorboard: true}"),
     "trainer: []\n",
     "trainer: runs/x\n",
     "trainer: 3\n",

@@ -80,6 +80,21 @@ MISTAKES = [
         ),
         "min_num_devices: is 9, but the job has only 8 devices; at most 8",
     ),
+    # --- notifications
+    (
+        with_init("notify: [{webhook: 'ftp://example.com/SECRET'}]"),
+        "notify[0].webhook: is no http:// or https:// URL (value [redacted])",
+    ),
+    (
+        with_init("notify: [{command: [x], webhook: 'http://a/SECRET'}]"),
+        "c.yaml:4: trainer.init.notify[0]: give exactly one of command and webhook",
+    ),
+    (
+        with_init("notify: [{webhook: {env: A, url: 'http://a/SECRET'}}]"),
+        "give exactly one of url and env",
+    ),
+    (with_init("notify: [{command: [x], format: json}]"), "format is only for a webhook"),
+    (with_init("notify: [{command: [x], on: [fail]}]"), "notify[0].on[0]"),
     # --- limits and trust
     (
         with_init("limits: {outputs: 10 gigs}"),

@@ -36,7 +36,19 @@ PYTHONS = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), 
 THIS_PYTHON = ".".join(map(str, sys.version_info[:2]))
 WORKER = "deploy/worker"
 MODULE = "supervisor/protocol/worker_path/supervise_worker.py"
-EXTRAS = {"aot", "build", "cuda", "debug", "dev", "gcs", "ray", "s3", "tpu", "trainer"}
+EXTRAS = {
+    "aot",
+    "build",
+    "cuda",
+    "debug",
+    "dev",
+    "gcs",
+    "ray",
+    "s3",
+    "tensorboard",
+    "tpu",
+    "trainer",
+}
 
 USES_OWN_PACKAGES = """
 import sys

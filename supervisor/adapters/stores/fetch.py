@@ -12,7 +12,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from supervisor.files.attempts import is_phase_folder
-from supervisor.files.segments import ARCHIVE, JOURNAL, PHASE_FILES, SUFFIX, Segment, merge_objects
+from supervisor.files.segments import (
+    ARCHIVE,
+    JOURNAL,
+    METRICS,
+    PHASE_FILES,
+    SUFFIX,
+    Segment,
+    merge_objects,
+)
 from supervisor.history.archive import is_segment
 from supervisor.host.notice import Notice, Tell
 from supervisor.ports import MAX_OBJECT, Objects
@@ -122,6 +130,7 @@ def fetch(objects: Objects, folder: Path, set_aside: str, tell: Tell) -> None:
     phases = sorted(filter(is_phase_folder, names))
     for path in (JOURNAL, *(f"{phase}/{name}" for phase in phases for name in PHASE_FILES)):
         _fetch_growing(folder, path, read_growing(objects, path, tell), set_aside, tell)
+    _fetch_metrics(objects, folder, tell)
     for place in (*phases, *([_DRILLS] if _DRILLS in names else [])):
         for name, size in sorted(objects.list(place).objects.items()):
             if name.startswith("."):
@@ -152,6 +161,19 @@ def _fetch_growing(
             _set_aside(folder / ARCHIVE, set_aside, tell)
         here = None
     if there is not None and (here is None or len(there) > len(here)):
+        _write(folder, target, there)
+
+
+def _fetch_metrics(objects: Objects, folder: Path, tell: Tell) -> None:
+    """Copy metrics.jsonl, unless ours is the bucket's or continues it. The job goes on without
+    one that cannot be used."""
+    target = folder / METRICS
+    try:
+        there, here = read_growing(objects, METRICS, tell), _content(target, folder)
+    except UnreadableError as error:
+        tell(Notice("bucket-object-left-out", f"left out: {error}", place=METRICS))
+        return
+    if there is not None and (here is None or not here.startswith(there)):
         _write(folder, target, there)
 
 

@@ -2,11 +2,11 @@
 
 One thread does this, so that nothing else has to wait for the bucket. It looks at the folder every
 few seconds, and at once when it is woken; it copies the journal first. Files that only grow (the
-journal, run.log, attempts.jsonl) are written in segments (`files.segments`). Any other file is
-written whole; a large one only if it has grown by half, or has not changed since the last look. In
-the other direction only the requests of people are copied. If the bucket fails, the thread tries
-again until it works. The lease, and the callers of `flush`, decide how long a job may go on without
-the bucket.
+journal, run.log, attempts.jsonl, metrics.jsonl) are written in segments (`files.segments`). Any
+other file is written whole; a large one only if it has grown by half, or has not changed since the
+last look. In the other direction only the requests of people are copied. If the bucket fails, the
+thread tries again until it works. The lease, and the callers of `flush`, decide how long a job may
+go on without the bucket.
 
 Two things are not copied: checkpoints, which the trainer writes to the bucket itself, and compiled
 programs, which are code (see `adapters.stores.shared_programs`).
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,15 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.files.attempts import ATTEMPTS_FOLDER, attempts_in_order, is_phase_folder
-from supervisor.files.segments import ARCHIVE, JOURNAL, PHASE_FILES, SUFFIX, Segment, next_segment
+from supervisor.files.segments import (
+    ARCHIVE,
+    JOURNAL,
+    METRICS,
+    PHASE_FILES,
+    SUFFIX,
+    Segment,
+    next_segment,
+)
 from supervisor.host.notice import Notice, Tell
 from supervisor.host.process_record import NAME as PROCESSES
 from supervisor.ports import Objects, Storage
@@ -185,9 +194,13 @@ class Mirror:
         with self._replaced:
             stream = self._streams.setdefault(path, _Stream())
             try:
-                size = file.stat().st_size
+                status = file.stat()
             except FileNotFoundError:
                 return
+            size = status.st_size
+            if path == METRICS and not stream.continues_in(status):
+                self._streams[path] = stream = _Stream(stream.generation + 1)
+            stream.file = status.st_ino
             plan = next_segment(stream.segments, self._epoch, size, stream.generation)
             if plan is None:
                 return
@@ -279,12 +292,17 @@ class Mirror:
 
     def _growing(self) -> Iterator[str]:
         yield JOURNAL
+        yield METRICS
         for phase in self._phases():
             yield from (f"{phase}/{name}" for name in PHASE_FILES)
 
     def _others(self) -> Iterator[str]:
         for name in _files(self._folder):
-            if name not in (JOURNAL, PROCESSES):  # the processes on record are of this host only
+            if name not in (
+                JOURNAL,
+                METRICS,
+                PROCESSES,
+            ):  # the processes on record are of this host only
                 yield name
         yield from self._below("drills")
         yield from self._below(ARCHIVE)
@@ -313,6 +331,13 @@ class _Stream:
         """`generation` counts how often the file was replaced."""
         self.generation = generation
         self.segments: tuple[Segment, ...] = ()
+        self.file: int | None = None
+        """The inode of the file; None: nothing was copied yet."""
+
+    def continues_in(self, status: os.stat_result) -> bool:
+        """Whether the file, which now has this status, has only grown. A cut file is a new one."""
+        end = self.segments[-1].end if self.segments else 0
+        return self.file in (None, status.st_ino) and status.st_size >= end
 
 
 class MirroredStorage:

@@ -24,6 +24,7 @@ from supervisor.config.training.sections import (
     FitConfig,
     Load,
     LoopConfig,
+    MetricsConfig,
     ModelConfig,
     OptimizerConfig,
     Seed,
@@ -84,6 +85,7 @@ class InitConfig(_Shared):
     loop: LoopConfig
     checkpoint: CheckpointConfig
     determinism: DeterminismConfig = DeterminismConfig()
+    metrics: MetricsConfig = MetricsConfig()
 
     @property
     def is_bitwise(self) -> bool:
@@ -94,6 +96,7 @@ class InitConfig(_Shared):
 class TrainerConfig(_Shared):
     """`trainer`: one phase."""
 
+    name: str = "phase1"
     init: InitConfig
     fit: FitConfig
     start_from: StartPoint | None = None
@@ -162,6 +165,11 @@ def _contradictions(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
             ("init", "loop", "fsdp"),
             f"is {init.loop.fsdp}, but must be 1 for determinism.elastic: bitwise, which computes "
             "on the whole state on every device",
+        )
+    if init.metrics.tensorboard and find_spec("tensorboardX") is None:
+        yield (
+            ("init", "metrics", "tensorboard"),
+            "needs tensorboardX here: pip install '.[tensorboard]' in a checkout (value true)",
         )
     yield from _unusable_directory(init.checkpoint.directory)
     yield from _unmatched(config.fit.train_dataloader, "train_dataloader")

@@ -177,6 +177,14 @@ class LoopConfig(TrainingSection):
     """The most batches that may be skipped because they gave NaN or Inf twice."""
 
 
+class MetricsConfig(TrainingSection):
+    """What our trainer writes of each step, beside metrics.jsonl."""
+
+    tensorboard: bool = False
+    """Whether to write the same numbers for TensorBoard, into {model_dir}/tensorboard/PHASE. Needs
+    the extra `tensorboard`."""
+
+
 class SnapshotConfig(TrainingSection):
     """Snapshots in memory of the whole training state, for restarts from a newer step than the last
     checkpoint."""
