@@ -50,8 +50,8 @@ function _shtab_supervise_using
   test "$_shtab_supervise_cmdpath" = "$argv"
 end
 
-set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain jobs logs stop restart quarantine 'quarantine list' 'quarantine clear' repair completion
-set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --config --devices --exit-code --head --image --index --launch --log-format --max-restarts --model-dir --name --output --rank --save-config --set --signal --stage --success-step
+set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart quarantine 'quarantine list' 'quarantine clear' repair completion
+set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --config --devices --exit-code --grep --head --http --image --index --launch --log-format --max-restarts --model-dir --name --output --rank --save-config --set --signal --stage --success-step -o
 
 complete -c supervise -e
 complete -c supervise -f
@@ -69,6 +69,7 @@ complete -c supervise -n '_shtab_supervise_using run' -l save-config -xka "(__fi
 complete -c supervise -n '_shtab_supervise_using run' -l once -d 'do nothing where the job has succeeded, also if only its exit code says so: for service managers and containers, which run the command again by themselves'
 complete -c supervise -n '_shtab_supervise_using run' -l log-format -xka "text json" -d 'the format of the log on standard output; a terminal shows `text` as a live view'
 complete -c supervise -n '_shtab_supervise_using run' -l alive-file -xka "(__fish_complete_path (commandline -ct))" -d 'touch this file every 5 s while the supervisor'"'"'s loop turns: a health check that finds it a minute old knows that the supervisor hangs'
+complete -c supervise -n '_shtab_supervise_using run' -l http -x -d 'show the job at this IP address and port while it runs, as `supervise serve` does: 127.0.0.1:9090'
 complete -c supervise -n '_shtab_supervise_using run; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the config of the job'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a gang -d 'Run a job on all hosts of an allocation (Slurm, JobSet, TPU VMs): start the same command on each.'
 complete -c supervise -n '_shtab_supervise_using gang' -s h -l help -d 'show this help message and exit'
@@ -127,6 +128,7 @@ complete -c supervise -n '_shtab_supervise_using rules' -l json -d 'print JSON, 
 complete -c supervise -n '_shtab_supervise_using rules' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'a config whose autorestart.rules come first'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a status -d 'print where the job in a model_dir stands'
 complete -c supervise -n '_shtab_supervise_using status' -s h -l help -d 'show this help message and exit'
+complete -c supervise -n '_shtab_supervise_using status' -l watch -d 'go on until the job has ended: in a terminal in place, else whenever it changes'
 complete -c supervise -n '_shtab_supervise_using status' -l json -d 'print one JSON object, for programs'
 complete -c supervise -n '_shtab_supervise_using status' -l exit-code -d 'exit as the job did; 3: it has not ended, 66: there is none'
 complete -c supervise -n '_shtab_supervise_using status; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'
@@ -134,6 +136,12 @@ complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npo
 complete -c supervise -n '_shtab_supervise_using explain' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using explain' -l json -d 'print one JSON object, for programs'
 complete -c supervise -n '_shtab_supervise_using explain; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket; default: the job at or below the working directory that was written last'
+complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a report -d 'write one page about a job: timeline, failures, goodput, losses'
+complete -c supervise -n '_shtab_supervise_using report' -s h -l help -d 'show this help message and exit'
+complete -c supervise -n '_shtab_supervise_using report' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the page to write (default: report.html)'
+complete -c supervise -n '_shtab_supervise_using report' -l json -d 'print one JSON object, for programs'
+complete -c supervise -n '_shtab_supervise_using report' -l text -d 'print text'
+complete -c supervise -n '_shtab_supervise_using report; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a jobs -d 'list the jobs below a folder, and where each stands'
 complete -c supervise -n '_shtab_supervise_using jobs' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using jobs' -l json -d 'print a JSON list, for programs'
@@ -143,7 +151,11 @@ complete -c supervise -n '_shtab_supervise_using logs' -s h -l help -d 'show thi
 complete -c supervise -n '_shtab_supervise_using logs' -l attempt -x -d 'the attempt; default: the newest one'
 complete -c supervise -n '_shtab_supervise_using logs' -l rank -x -d 'the worker; default: rank 0'
 complete -c supervise -n '_shtab_supervise_using logs' -s f -l follow -d 'go on with what comes, also of later attempts, until no supervisor runs'
+complete -c supervise -n '_shtab_supervise_using logs' -l grep -x -d 'print only the lines in which this regular expression (of Python) is found'
 complete -c supervise -n '_shtab_supervise_using logs; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'
+complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a serve -d 'show jobs over HTTP, to a browser and to Prometheus; it only reads'
+complete -c supervise -n '_shtab_supervise_using serve' -s h -l help -d 'show this help message and exit'
+complete -c supervise -n '_shtab_supervise_using serve' -l http -x -d 'the IP address and port to listen at; without an address, on this machine alone (default: 127.0.0.1:9090)'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a stop -d 'have a running job save and end, as Ctrl-C does, from anywhere'
 complete -c supervise -n '_shtab_supervise_using stop' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using stop' -l no-wait -d 'do not wait for the end of the supervisor'

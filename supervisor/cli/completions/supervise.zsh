@@ -22,6 +22,7 @@ _shtab_supervise_commands() {
     provision:'keep a TPU slice alive that runs the job'
     quarantine:'list or clear the devices and hosts that a job does not use'
     repair:'make a job with a damaged journal usable again; nothing is deleted'
+    report:'write one page about a job: timeline, failures, goodput, losses'
     restart:'The running attempt saves as for `supervise stop`, and the next one starts at once. If the job waits for its next attempt, or for devices, that wait is over. The supervisor keeps its config: for a changed one, stop the job and run it again.'
     rules:'list all rules, in the order in which they are tried'
     run:'Run the job until it succeeds or cannot: that of a config (supervise run trainer.yaml), or any command (supervise run -- python train.py --lr 1e-3).'
@@ -196,6 +197,17 @@ _shtab_supervise_repair_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_supervise_repair_defaults_added=0
 
+_shtab_supervise_report_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-o,--output}"[the page to write (default\: report.html)]:FILE:_files"
+  "--json[print one JSON object, for programs]"
+  "--text[print text]"
+  ":the directory of the job, or its URI in a bucket:_files -/"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_supervise_report_defaults_added=0
+
 _shtab_supervise_restart_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--no-wait[do not wait for the fresh attempt to run]"
@@ -311,6 +323,7 @@ _shtab_supervise() {
         provision) _arguments -C -s $_shtab_supervise_provision_options ;;
         quarantine) _shtab_supervise_quarantine ;;
         repair) _arguments -C -s $_shtab_supervise_repair_options ;;
+        report) _arguments -C -s $_shtab_supervise_report_options ;;
         restart) _arguments -C -s $_shtab_supervise_restart_options ;;
         rules) _arguments -C -s $_shtab_supervise_rules_options ;;
         run) _arguments -C -s $_shtab_supervise_run_options ;;
