@@ -29,7 +29,7 @@ from supervisor.cli.job_view import (
     view,
 )
 from supervisor.cli.live_text import progress_text, seconds_since
-from supervisor.cli.past_failures import PastFailure, log_in, past_failures
+from supervisor.cli.past_failures import PastFailure, past_failures
 from supervisor.cli.watching import Picture, watch
 from supervisor.core.decisions import TellRecovery, TellStages
 from supervisor.core.policy import PhasePolicy
@@ -125,7 +125,7 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
     failure, live = failure_that_counts(job.history, state), job.live
     told = None
     if failure is not None:
-        told = {**record(failure), "log": _log_of(job.history, state, failure, place)}
+        told = {**record(failure), "log": _log_of(job, failure, place)}
     failures = [
         {**each.failure, "attempt": each.attempt, "ended": each.ended, "log": each.log(place)}
         for each in past_failures(job)
@@ -273,8 +273,11 @@ def _last_end(job: JobView, state: JobState, place: Path | Uri) -> Iterator[str]
     yield f"verdict {failure.verdict}{grounds} (rule {failure.rule!r})"
     yield f"what to do: {failure.advice}"
     yield f"more: supervise explain {shlex.quote(str(place))}; supervise rules {failure.rule}"
-    if (log := _log_of(history, state, failure, place)) is not None:
+    if (log := _log_of(job, failure, place)) is not None:
         yield f"log: {log}"
+        stacks = Path(log).with_suffix(".stacks.txt")
+        if isinstance(place, Path) and stacks.is_file() and stacks.stat().st_size > 0:
+            yield f"stacks: {stacks}"
     for each in past_failures(job):
         if each.attempt != history.past.last_failed:
             yield from _earlier(each, failure, place)
@@ -305,15 +308,16 @@ def failure_that_counts(history: History, state: JobState) -> Failure | None:
     return None if stopped and failure.root_cause == failure.exit else failure
 
 
-def _log_of(history: History, state: JobState, failure: Failure, place: Path | Uri) -> str | None:
+def _log_of(job: JobView, failure: Failure, place: Path | Uri) -> str | None:
     """Returns the path of what the rank has printed that the failure was judged by; None: not
     known, or it is not there any more."""
-    end = history.past.last_end
-    if end is None or end.failure is None or state.directory is None:
-        return None
-    if (end.failure.rule, end.failure.root_cause) != (failure.rule, failure.root_cause):
-        return None
-    return log_in(place, state.directory, end.attempt, failure.rank)
+    last = job.history.past.last_failed
+    logs = (
+        each.log(place)
+        for each in past_failures(job)
+        if each.attempt == last and each.failure.get("rule") == failure.rule
+    )
+    return next(logs, None)
 
 
 def _missing_units(history: History, phase: PhasePolicy) -> Iterator[str]:

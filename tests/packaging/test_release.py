@@ -43,6 +43,7 @@ EXTRAS = {
     "debug",
     "dev",
     "gcs",
+    "http",
     "ray",
     "s3",
     "tensorboard",

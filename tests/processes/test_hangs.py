@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import forked
 from tests.running import Result, Start, command_config
 
 Supervise = Callable[..., Result]
@@ -78,6 +79,16 @@ def test_the_python_stacks_are_dumped(supervise: Supervise, model_dir: Path, kin
     supervise(command_config(model_dir, kind, "--once", restart=restart))
     (stacks,) = model_dir.glob("*_restartable/attempts/0001/rank0.stacks.txt")
     assert "misbehave" in stacks.read_text()
+
+
+def test_status_names_the_log_and_the_stacks_of_a_hang(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    restart = {"max_num_restarts": 0, "grace_period": 0.3, "deadlines": {"TRAINING": 0.4}}
+    assert supervise(command_config(model_dir, "hang", restart=restart)).code == 76
+    told = forked("status", model_dir).stdout.splitlines()
+    (log,) = model_dir.glob("*_restartable/attempts/0001/rank0.log")
+    assert told[told.index(f"log: {log}") + 1] == f"stacks: {log.with_suffix('.stacks.txt')}"
 
 
 def test_a_program_that_says_nothing_is_not_watched(supervise: Supervise, model_dir: Path) -> None:

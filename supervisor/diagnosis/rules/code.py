@@ -62,6 +62,11 @@ _BROKEN = (
     "Code that is missing or cannot be parsed does not get better by itself.",
     FIX_CODE,
 )
+_MISSING = (
+    *_BROKEN[:2],
+    "Install what is missing where the program runs, or correct the import; run the same command "
+    "again.",
+)
 
 RULES_WITHOUT_CONTEXT = (
     Rule(
@@ -171,7 +176,7 @@ RULES = (
     Rule(
         "missing-module",
         FATAL,
-        *_BROKEN,
+        *_MISSING,
         types=("ModuleNotFoundError", "ImportError"),
         # Not "(unknown location)": Python says that of a package of which only the folder exists.
         patterns=(r"No module named ", r"cannot import name '[^'\n]{1,80}' from .{1,200}\(/"),

@@ -131,7 +131,8 @@ RULES = (
         RESTART,
         "crashed",
         "Native code crashed; that may not repeat.",
-        "Read the output and the stacks (rank*.stacks.txt), if any; look at what fits this CPU.",
+        "Read the output and the stacks (rank*.stacks.txt), if any: they name the function that "
+        "crashed; update or rebuild the native library that is called there.",
         signals=("SIGSEGV", "SIGTRAP", "SIGSYS"),
         culprit=True,
         confidence=LOW,
