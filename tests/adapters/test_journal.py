@@ -119,6 +119,8 @@ def test_the_story_goes_somewhere() -> None:
     assert state.attempt == 3
 
 
+numbers = st.floats(-1e15, 1e15)
+st.register_type_strategy(float, numbers)  # others are damage: see `history.encoding`
 policies = st.builds(
     RestartPolicy,
     phases=st.lists(
@@ -126,10 +128,10 @@ policies = st.builds(
             PhasePolicy,
             name=st.text(),
             success=st.from_type(Success),
-            deadlines=st.dictionaries(st.sampled_from(Stage), st.floats()),
+            deadlines=st.dictionaries(st.sampled_from(Stage), numbers),
         )
     ).map(tuple),
-    grace_period=st.floats(),
+    grace_period=numbers,
 )
 
 

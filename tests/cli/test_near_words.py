@@ -39,7 +39,7 @@ def test_the_nearest_word_is_told(
 @pytest.mark.parametrize(
     "words",
     [
-        "restart x",  # not `repair`, which changes a journal
+        "relaunch x",  # not `repair`, which changes a journal
         "status x --once",
         "run --config trainer.yaml",  # has a hint already
         "run train.py --step 5",

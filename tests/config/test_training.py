@@ -107,7 +107,7 @@ def test_an_unknown_key_comes_with_the_known_ones(section: str, known: str) -> N
     assert known in told
 
 
-@pytest.mark.parametrize("key", ["init.autorestart", "init.model_dir", "faults", "name"])
+@pytest.mark.parametrize("key", ["init.autorestart", "init.model_dir", "faults"])
 def test_the_supervisors_keys_are_its_own_business(key: str) -> None:
     assert _problems(key, {"max_num_restarts": 3}) == []
 

@@ -434,7 +434,7 @@ def test_a_bucket_in_which_the_program_may_save_is_told(
     [
         (["run", "--aot", "v5e:2x4", "c.yaml"], "`supervise validate --aot v5e:2x4 trainer.yaml`"),
         (["doctor", "--accelerator"], "`python -m deploy.acceptance` in a checkout"),
-        (["restart"], None),
+        (["relaunch"], None),
     ],
 )
 def test_what_is_elsewhere_is_told_where_it_is(
