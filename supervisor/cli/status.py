@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -123,12 +123,13 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
     """Returns where a job stands, for programs: see `docs/reference/cli.md`."""
     state = job.history.state.durable()
     failure, live = failure_that_counts(job.history, state), job.live
+    past = past_failures(job)
     told = None
     if failure is not None:
-        told = {**record(failure), "log": _log_of(job, failure, place)}
+        told = {**record(failure), "log": _log_of(past, job.history, failure, place)}
     failures = [
         {**each.failure, "attempt": each.attempt, "ended": each.ended, "log": each.log(place)}
-        for each in past_failures(job)
+        for each in past
     ]
     quarantine = [
         {"unit": each.unit, "reason": each.reason, "until": each.until + state.epoch}
@@ -273,12 +274,13 @@ def _last_end(job: JobView, state: JobState, place: Path | Uri) -> Iterator[str]
     yield f"verdict {failure.verdict}{grounds} (rule {failure.rule!r})"
     yield f"what to do: {failure.advice}"
     yield f"more: supervise explain {shlex.quote(str(place))}; supervise rules {failure.rule}"
-    if (log := _log_of(job, failure, place)) is not None:
+    past = past_failures(job)
+    if (log := _log_of(past, history, failure, place)) is not None:
         yield f"log: {log}"
         stacks = Path(log).with_suffix(".stacks.txt")
         if isinstance(place, Path) and stacks.is_file() and stacks.stat().st_size > 0:
             yield f"stacks: {stacks}"
-    for each in past_failures(job):
+    for each in past:
         if each.attempt != history.past.last_failed:
             yield from _earlier(each, failure, place)
 
@@ -308,14 +310,15 @@ def failure_that_counts(history: History, state: JobState) -> Failure | None:
     return None if stopped and failure.root_cause == failure.exit else failure
 
 
-def _log_of(job: JobView, failure: Failure, place: Path | Uri) -> str | None:
+def _log_of(
+    past: Sequence[PastFailure], history: History, failure: Failure, place: Path | Uri
+) -> str | None:
     """Returns the path of what the rank has printed that the failure was judged by; None: not
     known, or it is not there any more."""
-    last = job.history.past.last_failed
     logs = (
         each.log(place)
-        for each in past_failures(job)
-        if each.attempt == last and each.failure.get("rule") == failure.rule
+        for each in past
+        if each.attempt == history.past.last_failed and each.failure.get("rule") == failure.rule
     )
     return next(logs, None)
 

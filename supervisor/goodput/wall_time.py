@@ -44,6 +44,8 @@ from supervisor.protocol.messages import Stage
 
 _SECOND = 1_000_000_000
 """Nanoseconds."""
+_LONGEST = 1e15
+"""Seconds: only a damaged journal has more of a stage."""
 
 
 class Part(StrEnum):
@@ -331,7 +333,7 @@ def _without_end(seconds: Mapping[str, float], end: float) -> dict[str, float]:
     for stage, time in reversed(tuple(seconds.items())):
         kept[stage] = max(0.0, time - end)
         end = max(0.0, end - time)
-    return {stage: time for stage, time in kept.items() if time > 0}
+    return {stage: time for stage, time in kept.items() if 0 < time < _LONGEST}
 
 
 def _shared_out(time: int, seconds: Mapping[str, float], unnamed: Part) -> dict[Part, int]:

@@ -115,7 +115,8 @@ def _codec(kind: Any) -> _Codec:
         inner = _sequence(_codec(args[0]))
         return _in_runs(inner) if args[0] is WorkerExit else inner
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping(*map(_codec, args))
+        key, inner = args
+        return _mapping(_codec(key), _MEASURED if inner is float else _codec(inner))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum(kind)
     if isinstance(kind, type) and is_dataclass(kind):
@@ -280,6 +281,8 @@ _WORDS = {
     dict: "an object",
     list: "a list",
 }
+_MEASURED = _checked(float, int, convert=float)
+"""A number that a program has measured, such as a loss: it may be NaN or Inf."""
 _PLAIN: dict[Any, _Codec] = {
     str: _checked(str),
     int: _checked(int),
