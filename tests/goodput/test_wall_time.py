@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 
 from supervisor.adapters.stores.journal import FileJournal
 from supervisor.adapters.stores.storage import LocalStorage
+from supervisor.core.decisions import TellStages
 from supervisor.core.events import (
     DeadlineReached,
     StopSource,
@@ -168,6 +170,23 @@ def test_the_time_of_a_hang_until_it_is_noticed_is_detection() -> None:
     assert told[Part.RESTART] == 4.0
     assert told[Part.PRODUCTIVE] == 10.0
     assert Part.LOST_STEPS not in told
+
+
+@pytest.mark.parametrize("time", [inf, nan, 1e308])
+def test_times_that_no_stage_has_leave_the_sum_as_it_is(time: float) -> None:
+    it = job()
+    trains(it, 1.0, 1)
+    it.at(20.0).dies()
+    ledger = Ledger()
+    for turn in it.turns:
+        damaged = (
+            replace(each, seconds=dict.fromkeys(each.seconds, time))
+            if isinstance(each, TellStages)
+            else each
+            for each in turn.decisions
+        )
+        ledger = ledger.after(replace(turn, decisions=tuple(damaged)))
+    assert ledger.so_far().wall == of(it).wall
 
 
 def test_from_the_request_to_stop_on_it_drains_and_no_supervisor_runs_afterwards() -> None:
