@@ -180,7 +180,7 @@ def test_times_that_no_stage_has_leave_the_sum_as_it_is(time: float) -> None:
     ledger = Ledger()
     for turn in it.turns:
         damaged = (
-            replace(each, seconds=dict.fromkeys(each.seconds, time))
+            replace(each, seconds=dict.fromkeys(Stage, time))
             if isinstance(each, TellStages)
             else each
             for each in turn.decisions
