@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,7 @@ from supervisor.narrative.device_text import missing_units, obstacle_seen, unit
 from supervisor.narrative.event_line import budget_used, count
 from supervisor.narrative.failure_text import certainty, place_of_failure, record, success_warning
 from supervisor.narrative.findings import straggler_in_words
+from supervisor.narrative.job_end import code_in_words, job_end, what_is_next
 from supervisor.narrative.pace import last_commit
 from supervisor.narrative.standing import standing_line
 from supervisor.protocol.location import Uri
@@ -54,6 +56,9 @@ _ENDED_EARLY = (
     "; the last supervisor ended before the job (it was killed, or the end of run.log says why): "
     "run the same command again to go on"
 )
+
+_DURATION = re.compile(r"\d+\.\d s\b")
+"""A measured time: two failures that differ in nothing else are alike."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -135,13 +140,15 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
         {"unit": each.unit, "reason": each.reason, "until": each.until + state.epoch}
         for each in state.quarantine.entries
     ]
-    goodput = goodput_of(job)
+    goodput, end = goodput_of(job), job_end(job.history.transitions)
+    is_over = end is not None and state.exit_code is not None
     return {
         "v": 1,
         "model_dir": str(place),
         "supervisor": job.owner,
         "standstill": job.standstill or None,
         **asdict(job.standing),
+        "ended": {"at": end.at.isoformat(), "reason": end.reason} if end and is_over else None,
         "live": None if live is None else _live_json(live),
         "committed_at": None if (at := _committed_at(job)) is None else at.isoformat(),
         "failure": told,
@@ -177,8 +184,7 @@ def status_lines(job: JobView, place: Path | Uri) -> Iterator[str]:
     yield f"supervisor: {job.owner or 'none runs here'}{why}"
     yield f"{'last known: ' if why else ''}{standing_line(replace(job.standing, step=None))}"
     yield from _progress(job)
-    if state.exit_code is not None:
-        yield f"exit code {state.exit_code}"
+    yield from _ended(job, state)
     yield from _last_end(job, state, place)
     yield budget_used(state, policy, with_preemptions=True)
     if state.checkpoints is not None:
@@ -198,6 +204,17 @@ def status_lines(job: JobView, place: Path | Uri) -> Iterator[str]:
     yield from _rung(state, phase)
     yield from _missing_units(job.history, phase)
     yield from quarantined(state, phase)
+
+
+def _ended(job: JobView, state: JobState) -> Iterator[str]:
+    """Yields how a job that has ended did so, and what comes next."""
+    if state.exit_code is None:
+        return
+    end, line = job_end(job.history.transitions), code_in_words(state.exit_code)
+    if end is not None:  # else a later snapshot stands for its record
+        line += f", {duration(seconds_since(end.at))} ago: {end.reason}"
+    yield line
+    yield from what_is_next(state.exit_code, state.newest)
 
 
 def _progress(job: JobView) -> Iterator[str]:
@@ -286,8 +303,16 @@ def _last_end(job: JobView, state: JobState, place: Path | Uri) -> Iterator[str]
 
 
 def _earlier(it: PastFailure, last: Failure, place: Path | Uri) -> Iterator[str]:
-    """Yields an earlier failure; its advice only if it differs from that for the `last` one."""
+    """Yields an earlier failure: in a word if it was like the `last` one; its advice only if that
+    differs, too."""
     failure = it.failure
+    alike = all(
+        _DURATION.sub("", str(failure.get(key))) == _DURATION.sub("", str(getattr(last, key)))
+        for key in ("cause", "root_cause", "where", "rule")
+    )
+    if alike:
+        yield f"before that, attempt {it.attempt}: the same"
+        return
     where = f", at {failure['where']}" if failure.get("where") else ""
     rule = f" (rule {failure.get('rule')!r})"
     told = f"{failure.get('cause')}: {failure.get('root_cause')}{where}{rule}"

@@ -150,7 +150,7 @@ def _group_gone(
     believed = not asked or phase.success.is_proof
     if failure is None and not group.abandoned and believed:
         return phase_succeeded(state, event.at, policy)
-    failure = _judged(failure, cause)
+    failure = _judged(failure, cause, event.stood_at)
     if state.drain is not None:
         return drained(replace(state, last_failure=failure), state.drain)
     if not group.abandoned and isinstance(cause, MakesWay) and cause.explains(failure):
@@ -215,14 +215,14 @@ def work_is_done(
     return phase.success.committed or budget.proves(committed, target, exited=exited)
 
 
-def _judged(end: Failure | None, cause: Cause | None) -> Failure | None:
+def _judged(end: Failure | None, cause: Cause | None, stood_at: str) -> Failure | None:
     """Returns the failure of a group that the supervisor ended for `cause`; `end` is its judged
-    end."""
+    end, and `stood_at` where it stood."""
     match cause:
         case Hang(stage, seconds):
-            return hang_failure(end, stage, seconds)
+            return hang_failure(end, stage, seconds, stood_at)
         case Idle(seconds):
-            return hang_failure(end, Stage.FINISHING, seconds)
+            return hang_failure(end, Stage.FINISHING, seconds, stood_at)
         case NotFinite(since, times, finite, before):
             return not_finite_failure(end, since, times, finite, before)
         case _:

@@ -274,6 +274,9 @@ class WorkersGone:
     unproven: int | None = None
     """The newest step above `committed` that is complete, but was not seen closed by its writer: it
     does not count, but the program may go on from it. None: there is none."""
+    stood_at: str = ""
+    """Where the workers stood when they were asked for their stacks, because nothing was heard from
+    them; empty: they were not asked, or wrote none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,8 @@ def tell_stages(state: JobState, at: float, step: int | None) -> StepResult:
 def finish(state: JobState, end: Ended, reason: str) -> StepResult:
     """End the job; running the command again may continue it."""
     if isinstance(end, Failed) and (failure := state.last_failure) is not None:
-        advice = advice_at_the_end(failure.advice, failure.cause)
+        kept = state.newest is not None
+        advice = advice_at_the_end(failure.advice, failure.cause, has_checkpoint=kept)
         state = replace(state, last_failure=replace(failure, advice=advice))
     return replace(state, doing=end), (FinishJob(end.status, end.exit_code, reason),)
 

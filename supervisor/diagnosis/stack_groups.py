@@ -72,6 +72,13 @@ def odd_ranks(groups: Sequence[StackGroup]) -> tuple[int, ...]:
     return tuple(sorted(rank for group in groups[1:] for rank in group.ranks))
 
 
+def standing_place(groups: Sequence[StackGroup]) -> str:
+    """Returns where to look first: where the ranks stand that have not come, else where most do;
+    empty: no group is known."""
+    odd = odd_ranks(groups)
+    return next((each.place for each in groups if not odd or each.ranks[0] in odd), "")
+
+
 def in_words(groups: Sequence[StackGroup]) -> str:
     """Returns the sentence that tells people where the ranks stand; there is at least one group."""
     if len(groups) == 1:

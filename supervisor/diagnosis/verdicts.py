@@ -105,8 +105,15 @@ def in_time(
             rules = tuple(rule for rule in rules if slow.source not in rule.patterns)
 
 
-def hang_failure(end: Failure | None, stage: Stage, seconds: float) -> Failure:
-    """Returns the failure of a group that was stopped because it hung; `end` is its judged end.
+_HANG_ADVICE = (
+    "Read in the stacks (rank*.stacks.txt) what it waits for, and mend that. If it only needs "
+    "longer: deadlines, or `--set trainer.init.autorestart.deadlines.{stage}=30m`."
+)
+
+
+def hang_failure(end: Failure | None, stage: Stage, seconds: float, stood_at: str = "") -> Failure:
+    """Returns the failure of a group that was stopped because it hung; `end` is its judged end, and
+    `stood_at` the place where it stood, if it is known.
 
     `end` is None if it ended with success, as a trainer does that saves on SIGTERM. A FATAL `end`
     is returned instead of a hang: a rank that failed may hang in its exit handlers for minutes. It
@@ -120,7 +127,7 @@ def hang_failure(end: Failure | None, stage: Stage, seconds: float) -> Failure:
         verdict=Verdict.RESTART,
         rule="hang",
         reason=f"The deadline of the stage passed; nothing was reported for {seconds:.1f} s.",
-        advice="Read the stacks in the attempt's folder; `deadlines:` sets the limit of a stage.",
+        advice=_HANG_ADVICE.format(stage=stage),
         root_cause=f"silent for {seconds:.1f} s in stage {stage}, then ended: {ended}",
         rank=end.rank if end is not None else 0,
         exit=ended,
@@ -129,6 +136,7 @@ def hang_failure(end: Failure | None, stage: Stage, seconds: float) -> Failure:
         hardware=True,  # a device may hang too
         machine=stage is Stage.INITIALIZING,
         traceback=end.traceback if end is not None else "",
+        where=stood_at,
     )
 
 

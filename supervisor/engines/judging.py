@@ -21,8 +21,10 @@ from supervisor.diagnosis.failure import (
     WorkerExit,
 )
 from supervisor.diagnosis.signals import WITH_STACKS, signal_of
+from supervisor.diagnosis.stack_groups import standing_place
 from supervisor.diagnosis.verdicts import (
     judge_in_time,
+    one_line,
     store_failure,
     succeeded,
     unjudged_failure,
@@ -31,7 +33,7 @@ from supervisor.diagnosis.verdicts import (
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.host_port import HostFiles
 from supervisor.engines.launch import Launch
-from supervisor.engines.stack_comparison import MAX_STACKS, compared_stacks
+from supervisor.engines.stack_comparison import MAX_STACKS, compared, stacks_left
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.failure_record import MAX_RECORD, FailureRecord, parse_failure_record
 from supervisor.protocol.messages import Stage
@@ -151,8 +153,9 @@ def judged_by(
     redact: Callable[[str], str],
 ) -> WorkersGone:
     """Judges the end of an attempt by the evidence of its `ranks`: see `judged`."""
-    if (told := compared_stacks(files, launch, exits)) is not None:
-        tell(told)
+    stood = stacks_left(files, launch, exits)
+    if stood and len(exits) > 1:
+        tell(compared(stood))
     try:
         file_exists = _success_file_exists(files, launch, exits, committed)
         unanswered = None
@@ -204,6 +207,7 @@ def judged_by(
         doubt=doubtful,
         exits=tuple(exits),
         step_recognised=seen.step_recognised,
+        stood_at=one_line(redact(standing_place(stood))),
     )
 
 

@@ -1,11 +1,18 @@
-"""Reads the stacks that the ranks of a hanging group left, and tells people where they stand."""
+"""Reads the stacks that the ranks of a hanging group left, and tells where they stood."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from supervisor.diagnosis.failure import WorkerExit
-from supervisor.diagnosis.stack_groups import grouped, in_words, main_stack, odd_ranks, ranges
+from supervisor.diagnosis.stack_groups import (
+    StackGroup,
+    grouped,
+    in_words,
+    main_stack,
+    odd_ranks,
+    ranges,
+)
 from supervisor.engines.host_port import HostFiles
 from supervisor.engines.launch import Launch
 from supervisor.host.notice import Notice
@@ -16,12 +23,18 @@ _MOST_RANKS = 1024
 """How many ranks are compared: each is a file to read."""
 
 
-def compared_stacks(files: HostFiles, launch: Launch, exits: Sequence[WorkerExit]) -> Notice | None:
-    """Returns what to tell of an attempt that is gone; None: it has one rank, or did not hang."""
+def stacks_left(
+    files: HostFiles, launch: Launch, exits: Sequence[WorkerExit]
+) -> tuple[StackGroup, ...]:
+    """Returns the groups of ranks with like stacks, the largest first; none if it did not hang."""
     ranks = sorted(ended.rank for ended in exits)[:_MOST_RANKS]
-    if len(ranks) < 2 or not any(main_stack(_dump(files, launch, rank)) for rank in ranks[:2]):
-        return None
-    groups = grouped({rank: _dump(files, launch, rank) for rank in ranks})
+    if not any(main_stack(_dump(files, launch, rank)) for rank in ranks[:2]):
+        return ()
+    return grouped({rank: _dump(files, launch, rank) for rank in ranks})
+
+
+def compared(groups: Sequence[StackGroup]) -> Notice:
+    """Returns what to tell of the groups of several ranks."""
     places = [f"{ranges(group.ranks)}: {group.place}" for group in groups]
     odd = ranges(odd_ranks(groups))
     return Notice("stacks-compared", in_words(groups), places=places, odd_ranks=odd)

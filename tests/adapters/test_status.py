@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,6 +30,7 @@ from supervisor.core.events import (
     WorkerReported,
     WorkersGone,
     WorkersObserved,
+    WorkersStarted,
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
@@ -287,3 +289,36 @@ def test_programs_read_json_and_the_exit_code_of_the_job(
     capsys.readouterr()
     assert main(["status", "--exit-code", "--json", str(tmp_path / "none")]) == 66
     assert capsys.readouterr().out == ""
+
+
+def test_an_end_is_told_with_why_when_and_what_comes_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fatal = replace(KILLED, verdict=Verdict.FATAL, certain=True, reason="It is wrong.")
+    tell(tmp_path, *STORY[:5], WorkersGone(4.2, 1, fatal, None, 6, None))
+    show_status(tmp_path)
+    told = capsys.readouterr().out
+    assert re.search(
+        r"^exit code 70 \(another attempt would fail in the same way\), .* ago: It is wrong\.$",
+        told,
+        re.MULTILINE,
+    )
+    assert "next: nothing runs it again by itself; once the cause is mended, " in told
+    assert main(["status", "--json", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["ended"]["reason"] == "It is wrong."
+
+
+@pytest.mark.parametrize("message", ["killed by SIGKILL", "another one"])
+def test_an_earlier_failure_that_was_the_same_is_told_in_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], message: str
+) -> None:
+    first = WorkersGone(4.2, 1, replace(KILLED, root_cause=message), None, 6, None)
+    second = WorkersGone(6.2, 2, KILLED, None, 6, None)
+    again = WorkersStarted(5.0, 2, (8,))
+    told = WorkersObserved(6.1, 2, (8,), EXITS)
+    tell(tmp_path, *STORY[:3], WorkersObserved(4.1, 1, (7,), EXITS), first, again, told, second)
+    show_status(tmp_path)
+    lines = capsys.readouterr().out
+    is_same = message == KILLED.root_cause
+    assert ("before that, attempt 1: the same\n" in lines) == is_same
+    assert (f"before that, attempt 1: killed: {message} (rule" in lines) == (not is_same)

@@ -253,6 +253,7 @@ else:
     raise AssertionError
 ORIGINAL = signal.signal(signal.SIGTERM, signal.SIG_IGN)
 assert ORIGINAL is signal.SIG_DFL
+manager.close()  # Orbax may wait for ever at the end of a program that does not
 print("as ever")
 """
 ON = {"JAX_PLATFORMS": "cpu", "SUPERVISE_SAVE_ON_SIGTERM": "1"}

@@ -32,6 +32,11 @@ def test_a_hang_that_then_ended_as_success_does() -> None:
     assert (failure.rank, failure.exit, failure.traceback) == (0, "well", "")
 
 
+def test_a_hang_is_told_with_the_place_where_the_group_stood() -> None:
+    assert hang_failure(END, *HANG).where == ""
+    assert hang_failure(END, *HANG, "/a/train.py:5 in wait").where == "/a/train.py:5 in wait"
+
+
 def test_a_program_that_had_failed_for_good_and_then_hung_in_its_end_did_not_hang() -> None:
     said = replace(END, verdict=Verdict.FATAL, confidence=Confidence.HIGH, certain=False)
     assert hang_failure(said, *HANG) == said

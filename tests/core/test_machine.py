@@ -26,6 +26,7 @@ from supervisor.core.state import Status
 from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.rules.rule import Rule
+from supervisor.diagnosis.rules.wording import FIX_CODE
 from supervisor.diagnosis.success import Success
 from tests.core.history import (
     FATAL,
@@ -194,6 +195,19 @@ def test_no_advice_at_the_end_waits_for_the_failure_to_come_back(rule: Rule) -> 
     assert not told.startswith("If it comes back")
     assert told[:1].isupper()
     assert told[1:] == rule.advice.partition("If it comes back")[2][3:]
+
+
+@pytest.mark.parametrize("committed", [None, 3])
+def test_the_advice_at_the_end_speaks_of_a_checkpoint_only_where_there_is_one(
+    committed: int | None,
+) -> None:
+    history = started(policy(restarts=0))
+    history.fails(replace(FATAL, advice=FIX_CODE), committed=committed)
+    assert history.finish is not None
+    assert history.state.last_failure is not None
+    told = history.state.last_failure.advice
+    assert told.startswith("Fix the program; run the same command again")
+    assert ("checkpoint" in told) == (committed is not None)
 
 
 def test_progress_refills_the_preemptions_too() -> None:

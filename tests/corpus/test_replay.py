@@ -11,6 +11,7 @@ import yaml
 
 from supervisor.core.exit_codes import ExitCode
 from supervisor.diagnosis.outcome import Verdict
+from supervisor.diagnosis.rules.wording import advice_at_the_end
 from tests.corpus.cases import CANNOT_BE_TOLD, Case, judge_together, read_cases
 from tests.running import Preloaded, Result, preloaded
 
@@ -60,5 +61,8 @@ def test_the_job_ends_or_goes_on_as_it_should(
         expected = {name: getattr(failure, name) for name in names} | {
             "certain": failure.is_certain
         }
+        if done.attempts == 1:  # else it is not the last one, with the advice for the end
+            advice = advice_at_the_end(failure.advice, failure.cause, has_checkpoint=False)
+            expected["advice"] = advice
         assert {name: told[name] for name in names} == expected
         assert told["root_cause"].startswith(failure.root_cause[:80])

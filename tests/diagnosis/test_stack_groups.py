@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.stack_groups import grouped, in_words, main_stack, odd_ranks, ranges
+from supervisor.diagnosis.stack_groups import (
+    grouped,
+    in_words,
+    main_stack,
+    odd_ranks,
+    ranges,
+    standing_place,
+)
 
 OTHER = 'Thread 0x00007f01 (most recent call first):\n  File "/lib/watch.py", line 3 in run\n\n'
 CRASH = f"Fatal Python error: Segmentation fault\n\n{OTHER}"
@@ -46,6 +53,13 @@ def test_without_a_majority_nobody_is_odd() -> None:
     groups = grouped({0: WAITS, 1: LOADS})
     assert odd_ranks(groups) == ()
     assert not in_words(groups).endswith("first")
+
+
+def test_one_looks_first_where_a_rank_stands_elsewhere_else_where_most_do() -> None:
+    odd = {rank: LOADS if rank == 3 else WAITS for rank in range(64)}
+    assert standing_place(grouped(odd)) == "/home/me/data.py:12 in __next__"
+    assert standing_place(grouped({0: WAITS})).startswith("/home/me/train.py:81 in step, which")
+    assert standing_place(grouped({0: "nonsense"})) == ""
 
 
 def test_of_many_places_the_largest_are_named() -> None:

@@ -69,7 +69,8 @@ RULES = (
         "killed",
         "Killed from outside: by a person, a script or the platform. It was not the kernel for "
         "memory: the counter of the job's cgroup did not rise.",
-        "If it comes back, find out who sends SIGKILL.",
+        "If it comes back, find out who sends SIGKILL: the platform's own log tells of its kills "
+        "(`journalctl`, `sacct -j JOB`, `kubectl describe pod`).",
         signals=("SIGKILL",),
         facts=(NO_OOM_KILL,),
         transient=True,
@@ -81,7 +82,9 @@ RULES = (
         "killed",
         "Killed from outside: by the kernel for memory, by a person, or by the platform. Nobody "
         "counted the kernel's kills.",
-        "If it comes back, look for the kernel's out-of-memory killer (dmesg).",
+        "If it comes back, look for the kernel's out-of-memory killer first: `dmesg -T | grep -i "
+        "'killed process'`; then in the platform's own log (`sacct -j JOB`, `kubectl describe "
+        "pod`).",
         signals=("SIGKILL",),
         transient=True,
         confidence=LOW,

@@ -123,7 +123,8 @@ RULES = (
         POLICY,
         "out of device memory at run time",
         "Memory ran out while the program ran; fragmentation may not repeat.",
-        "If it comes back: a smaller micro batch, or more accumulation.",
+        "If it comes back: a smaller micro batch, or more accumulation. More bytes than the device "
+        "has at all are as a rule a wrong shape.",
         patterns=(
             r"RuntimeBufferAllocationFailure|RuntimeProgramAllocationFailure|OUT_OF_MEMORY",
             r"(?i)out of memory|ran out of memory|attempting to (?:allocate|reserve)|\bOOM\b",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-FIX_CODE = "Fix the program; run the same command again to go on from the newest checkpoint."
+FROM_THE_NEWEST = " to go on from the newest checkpoint"
+"""Ends an advice to run the command again; `advice_at_the_end` drops it where there is none."""
+FIX_CODE = f"Fix the program; run the same command again{FROM_THE_NEWEST}."
 FIX_CONFIG = "Correct the config; run the same command again."
 FIX_PATH = (
     "Correct what the message names where it is set (the command, the config or the program), or "
@@ -68,13 +70,14 @@ CHECKPOINT_FRAMES = (
 """Frames of code that reads or writes checkpoints."""
 
 
-def advice_at_the_end(advice: str, cause: str) -> str:
+def advice_at_the_end(advice: str, cause: str, *, has_checkpoint: bool) -> str:
     """Returns `advice` for a failure with this `cause` after which the program is not restarted."""
+    advice = advice if has_checkpoint else advice.replace(FROM_THE_NEWEST, "")
     _, promised, look = advice.partition(NONE_NEEDED)
     if not promised:
         did = _IF_BACK.match(advice)
         return advice if did is None else _sentence(advice[did.end() :])
-    again = "Run the same command again to go on from the newest checkpoint."
+    again = f"Run the same command again{FROM_THE_NEWEST if has_checkpoint else ''}."
     return f"The last failure was: {cause}. {_sentence(look)} {again}"
 
 

@@ -1,0 +1,27 @@
+"""What is said of a job that has ended: what its exit code says, and what comes next."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.exit_codes import ExitCode
+from supervisor.narrative.job_end import code_in_words, what_is_next
+
+
+@pytest.mark.parametrize("code", ExitCode)
+def test_what_comes_next_agrees_with_what_a_service_manager_does(code: ExitCode) -> None:
+    told = " ".join(what_is_next(code, 7))
+    assert (told == "") == (code is ExitCode.SUCCEEDED)
+    assert ("a service manager runs the same command again" in told) == code.run_again
+    assert ("all counts begin at zero" in told) >= code.for_good
+    assert ("goes on from step 7" in told) == bool(told)
+
+
+def test_without_a_checkpoint_the_job_begins_anew() -> None:
+    (told,) = what_is_next(ExitCode.STOPPED, None)
+    assert told.endswith("the same command begins at the first step")
+
+
+def test_an_exit_code_is_told_in_words_where_it_needs_some() -> None:
+    assert code_in_words(0) == "exit code 0"
+    assert code_in_words(76) == "exit code 76 (a restart budget is spent)"
