@@ -288,7 +288,10 @@ def _last_end(job: JobView, state: JobState, place: Path | Uri) -> Iterator[str]
         return
     yield f"last failure: {failure.cause}: {failure.root_cause}{place_of_failure(failure)}"
     grounds = f", {failure.grounds}" if failure.grounds else certainty(failure)
-    yield f"verdict {failure.verdict}{grounds} (rule {failure.rule!r})"
+    ended = job_end(history.transitions)
+    is_told = ended is not None and ended.reason == failure.reason
+    reason = "" if is_told else f": {failure.reason}"
+    yield f"verdict {failure.verdict}{grounds} (rule {failure.rule!r}){reason}"
     yield f"what to do: {failure.advice}"
     yield f"more: supervise explain {shlex.quote(str(place))}; supervise rules {failure.rule}"
     past = past_failures(job)

@@ -257,7 +257,7 @@ def test_a_failure_is_told_with_its_place_what_to_do_and_the_log(
     show_status(tmp_path)
     told = capsys.readouterr().out
     assert f"last failure: it broke: {failure.root_cause}, at /a/train.py:3 in f\n" in told
-    assert f"(rule '{failure.rule}')\nwhat to do: Mend it.\n" in told
+    assert f"(rule '{failure.rule}'): {failure.reason}\nwhat to do: Mend it.\n" in told
     assert "log: " not in told, "it is not there"
     log = next(iter(_logs(tmp_path)))
     log.parent.mkdir(parents=True)

@@ -7,7 +7,7 @@ import re
 FROM_THE_NEWEST = " to go on from the newest checkpoint"
 """Ends an advice to run the command again; `advice_at_the_end` drops it where there is none."""
 FIX_CODE = f"Fix the program; run the same command again{FROM_THE_NEWEST}."
-FIX_CONFIG = "Correct the config; run the same command again."
+FIX_CONFIG = "Correct the command line or the config, as the message says; run it again."
 FIX_PATH = (
     "Correct what the message names where it is set (the command, the config or the program), or "
     "put it in place; run the same command again."
