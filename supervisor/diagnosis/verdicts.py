@@ -373,8 +373,9 @@ def unproven_failure(
             f"the program trained so far{told}: it may be a base model's."
         ),
         advice=(
-            "If the work is done, set `success.step` to its last step, or give `progress.pattern`. "
-            "Keep base models out of the folder where the program saves."
+            "If the work is done, give its last step (`--success-step N`), or how the output tells "
+            "steps (`--set 'trainer.command.progress.pattern=...'`). Keep base models out of the "
+            "folder where the program saves."
         ),
         root_cause=f"{ended or 'ended well'}, but step {step} may be a base model's",
         rank=ended.rank if ended is not None else 0,
@@ -406,8 +407,8 @@ def with_target(
         failure,
         advice=(
             f"The output shows step {recognised}, which was only recognised there, and proves "
-            "nothing. If it is right, give `command.progress.pattern`, or have the program save "
-            "its last step."
+            "nothing. If it is right, give `--set 'trainer.command.progress.pattern=...'`, or have "
+            "the program save its last step."
         ),
     )
 

@@ -87,8 +87,8 @@ class StepRecognition:
         self._known[phase] -= {form}
         shown = self._shown(example)
         text = (
-            f"lines such as {shown!r} are not read as steps any more: their number fell. Give "
-            "command.progress.pattern if other lines tell the steps"
+            f"lines such as {shown!r} are not read as steps any more: their number fell. If "
+            "other lines tell the steps, give --set 'trainer.command.progress.pattern=...'"
         )
         self._tell(Notice("steps-dropped", text, phase=phase, detail=shown))
 

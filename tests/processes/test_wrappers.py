@@ -393,7 +393,7 @@ def test_a_success_by_a_step_that_nothing_tells_says_what_is_missing(
     result = supervise(shell_config(model_dir, "echo 100", restart, success={"step": 100}))
     assert result.code == 76, result.log
     assert "`success.step` cannot hold" in result.event("verdict")["reason"]
-    assert "Give `progress.pattern`" in result.events("advice")[-1]["advice"]
+    assert "Say how the output tells a step (`--set " in result.events("advice")[-1]["advice"]
 
 
 # --- a pipe hides the exit code -----------------------------------------------------------------

@@ -189,8 +189,8 @@ RULES = (
         "no step was reported",
         "The worker exited with code 0, but `success.step` cannot hold: no step was reported, and "
         "no checkpoint was seen. Steps that are only recognised in the output do not count.",
-        "Give `progress.pattern` (what the output says of a step), or the directory of the "
-        "checkpoints (`init.checkpoint.directory`), or another `success`.",
+        "Say how the output tells a step (`--set 'trainer.command.progress.pattern=...'`), or where "
+        "the program saves (`--set trainer.init.checkpoint.directory=...`), or another `success`.",
         exit_codes=(0,),
         facts=(NO_STEP_TOLD,),
         transient=True,
@@ -201,7 +201,8 @@ RULES = (
         RESTART,
         "ended before its work was done",
         "It exited with code 0, but the success criterion does not hold.",
-        "If it comes back, see why the program ends early, or correct `success`.",
+        "If it comes back, see why the program ends early, or correct `success` "
+        "(`--success-step N`).",
         exit_codes=(0,),
         transient=True,
         confidence=MEDIUM,
