@@ -13,9 +13,16 @@ from typing import Any, assert_never
 
 import yaml
 
-from supervisor.adapters.stores.requests import ClearQuarantine, Request, RestartJob, StopJob
+from supervisor.adapters.stores.requests import (
+    ClearQuarantine,
+    Request,
+    RestartJob,
+    SaveJob,
+    StopJob,
+)
 from supervisor.adapters.stores.space import Space
 from supervisor.core.decisions import (
+    AskToSave,
     BeginPhase,
     CancelLaunch,
     Decision,
@@ -37,6 +44,7 @@ from supervisor.core.events import (
     PhaseBegun,
     QuarantineCleared,
     RestartRequested,
+    SaveRequested,
     StopRequested,
     StopSource,
 )
@@ -48,6 +56,7 @@ from supervisor.host.notice import Notice
 from supervisor.model_dir_ownership import ModelDirError, Ownership
 from supervisor.ports import Clock, Storage
 from supervisor.prepare import Prepared
+from supervisor.protocol import save_request
 
 _REQUEST_INTERVAL = 5.0
 _MAX_NOTICES = 20
@@ -108,6 +117,8 @@ class LocalWorld:
                     self._reactor.post(StopRequested(now, StopSource.PERSON, detail))
                 case RestartJob(who):
                     self._reactor.post(RestartRequested(now, who))
+                case SaveJob(who):
+                    self._reactor.post(SaveRequested(now, who))
 
         try:
             self._files.read_requests(model_dir, on_request, self._notify_once)
@@ -140,13 +151,9 @@ class LocalWorld:
                 self._start(decision)
             case ProbeDevices(number, _, phase, units, _, left_out):
                 self._engine.probe(self._prepared.plans[phase], number, units, left_out)
-            case DumpStacks(attempt):
-                self._engine.dump_stacks(attempt)
-            case CancelLaunch(attempt):
-                self._engine.cancel_launch(attempt)
-            case SignalWorkers(attempt, _, interrupt):
-                self._engine.terminate(attempt, interrupt=interrupt)
-            case KillWorkers(attempt, exits, _, survivors):
+            case DumpStacks() | AskToSave() | CancelLaunch() | SignalWorkers():
+                self._ask_workers(decision)
+            case KillWorkers(_, exits, _, survivors):
                 launch = self._launch(decision)
                 self._engine.kill(launch, exits, survivors)
             case Wait(device_is_busy=True):
@@ -171,6 +178,27 @@ class LocalWorld:
         self._make_directory(f"{decision.directory}/{attempt_folder(decision.attempt)}")
         self._write_params(launch)
         self._engine.start(launch)
+
+    def _ask_workers(self, decision: DumpStacks | AskToSave | CancelLaunch | SignalWorkers) -> None:
+        match decision:
+            case DumpStacks(attempt):
+                self._engine.dump_stacks(attempt)
+            case AskToSave():
+                self._ask_to_save(decision)
+            case CancelLaunch(attempt):
+                self._engine.cancel_launch(attempt)
+            case SignalWorkers(attempt, _, interrupt):
+                self._engine.terminate(attempt, interrupt=interrupt)
+
+    def _ask_to_save(self, decision: AskToSave) -> None:
+        """Write the file that asks the workers for a checkpoint: see `protocol.save_request`."""
+        name = f"{decision.directory}/{attempt_folder(decision.attempt)}/{save_request.NAME}"
+        try:
+            self._storage.replace(name, save_request.content(decision.who))
+        except OSError as error:
+            text = f"{name} cannot be written, so nobody is asked to save: {error.strerror}"
+            told = Notice("file-unwritable", text, place=name, reason=error.strerror)
+            self._reactor.post(Noticed(self._clock.now(), told))
 
     def _begin_phase(self, phase: int, checkpoints: str | None, kinds: tuple[str, ...]) -> None:
         wall = self._clock.wall()

@@ -1,8 +1,9 @@
 """When a checkpoint is due: the policies of Orbax that `checkpoint.every` selects.
 
 All processes save at the same step, so they must agree on it. If `every` is a number of steps, each
-process knows the step by itself. If it is a time, Orbax's first process decides and tells the
-others through the coordination service, which costs every process about a millisecond each time.
+process knows the step by itself. If it is a time, or a person asks for a checkpoint, Orbax's first
+process decides and tells the others through the coordination service, which costs every process
+about a millisecond each time.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="misc, attr-defined"
@@ -15,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from orbax.checkpoint.checkpoint_managers import (
+    AnySavePolicy,
     ContinuousCheckpointingPolicy,
     DecisionContext,
     FixedIntervalPolicy,
@@ -23,13 +25,20 @@ from orbax.checkpoint.checkpoint_managers import (
 )
 
 from supervisor.config.training.resolved import CheckpointConfig
+from supervisor.protocol.save_request import SaveRequests
+from trainer import distributed
 
 _ASKED = 100
 """How often the clock is read in an interval, at least: so a save is late by at most 1% of it."""
 
 
-def save_policy(config: CheckpointConfig) -> SaveDecisionPolicy:
-    """Return the policy for `config.every`, a number of steps or a time."""
+def save_policy(config: CheckpointConfig, requests: SaveRequests) -> SaveDecisionPolicy:
+    """Return the policy for `config.every`, a number of steps or a time, and for `requests`."""
+    asked = RequestedPolicy(requests, alone=not distributed.is_one_of_several())
+    return AnySavePolicy((asked, _regular(config)))
+
+
+def _regular(config: CheckpointConfig) -> SaveDecisionPolicy:
     if isinstance(config.every, int):
         return FixedIntervalPolicy(config.every)
     assert config.every_seconds is not None
@@ -82,6 +91,56 @@ class TimedPolicy(ContinuousCheckpointingPolicy):
         if not super().should_save(asked, (last,), context=context):
             return False
         self._first, self._began = step.step, now
+        return True
+
+
+class RequestedPolicy(ContinuousCheckpointingPolicy):
+    """Saves at the next step boundary after a person has asked (`supervise save`), unless a save is
+    still going on: then at the next one after that.
+
+    A process that is `alone` looks for the request itself. Of several, the first looks, and only
+    each time that the number of steps since the last save on request has grown by a hundredth: see
+    `TimedPolicy`.
+    """
+
+    def __init__(self, requests: SaveRequests, *, alone: bool) -> None:
+        """Look for `requests` from now on."""
+        super().__init__(minimum_interval_secs=1)
+        self._requests = requests
+        self._alone = alone
+        self._first: int | None = None
+        self._looked = 0
+
+    def should_save(
+        self,
+        step: PolicyCheckpointInfo,
+        previous_steps: Sequence[PolicyCheckpointInfo],
+        *,
+        context: DecisionContext,
+    ) -> bool:
+        """Return whether `step` is to be saved on request; every process gets the same answer."""
+        if not self._requests.can_come:
+            return False
+        if self._alone:
+            is_due = not context.is_saving_in_progress and self._requests.is_asked_now_and_then()
+        else:
+            is_due = self._agreed(step.step, context)
+        if is_due:
+            self._requests.answered()
+        return is_due
+
+    def _agreed(self, step: int, context: DecisionContext) -> bool:
+        if self._first is None:
+            self._first = self._looked = step
+        if step - self._looked < (step - self._first) // _ASKED:
+            return False
+        self._looked = step
+        # Orbax's first process compares two times, and tells the others what follows.
+        elapsed = self.minimum_interval_secs if self._requests.is_asked() else 0
+        asked = _Moment(step, _time(float(elapsed or 0)))
+        if not super().should_save(asked, (_Moment(step, _time(0.0)),), context=context):
+            return False
+        self._first = step
         return True
 
 

@@ -14,6 +14,7 @@ from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, 
 from supervisor.protocol.fault_injection import FaultInjector
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
+from supervisor.protocol.save_request import SaveRequests
 from supervisor.protocol.simulated import HeldDevices
 from trainer import deterministic_reduction, distributed
 from trainer.checkpoint import CheckpointSaver, restore_parts
@@ -68,6 +69,7 @@ def train(
     spec, sharder, batches = setup.spec, setup.sharder, setup.batches()
     loop = config.init.loop
     inflight = max(1, loop.max_inflight_computations // adjustments.inflight)
+    reporter.saves_on_request()
     reporter.adjustable(list(_adjustable(config, sharder.rung, inflight, adjustments)))
     log.info("mesh-chosen", platform=device.platform, **_mesh(sharder.rung))
 
@@ -114,7 +116,7 @@ def train(
 
 def _checkpoints(init: InitConfig, warn: Warn, metrics: MetricsWriter) -> CheckpointSaver:
     where = init.checkpoint
-    steps, policy = steps_in(where.directory), save_policy(where)
+    steps, policy = steps_in(where.directory), save_policy(where, SaveRequests())
     return CheckpointSaver(steps, where.keep, fingerprint(init), warn, policy, metrics.sync)
 
 

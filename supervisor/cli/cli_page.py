@@ -104,6 +104,11 @@ _MORE: Mapping[str, str] = {
     "manager starts it again. The next run of the same command goes on.",
     "restart": "The supervisor looks for requests every 5 s (in a bucket: every minute at most). `run.log` and the journal "
     "say who asked.",
+    "save": "The supervisor looks for requests every 5 s (in a bucket: every minute at most), and the program at its next step "
+    "boundary. The checkpoint is an ordinary one: it counts as progress, and is kept and removed as the others are. Our trainer "
+    "listens, also with several processes, and so does a program that calls `supervise_worker.should_save()` "
+    "([worker protocol](worker-protocol.md#requests-to-save)); any other is told apart at once, with 64 and what to do. It "
+    "waits for the commit, 10 min at most (74).",
     "quarantine": "A unit is a device, or a host where a phase has several workers.",
     "completion": "In bash: `source <(supervise completion bash)` in `~/.bashrc`. In zsh: "
     "`supervise completion zsh > ~/.zsh/completions/_supervise`, with that folder in `fpath` before `compinit`. In fish: "

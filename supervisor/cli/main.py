@@ -46,6 +46,7 @@ VERBS = (
     "serve",
     "stop",
     "restart",
+    "save",
     "quarantine",
     "repair",
     "completion",

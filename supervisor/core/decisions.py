@@ -87,6 +87,18 @@ class DumpStacks:
 
 
 @dataclass(frozen=True, slots=True)
+class AskToSave:
+    """Ask the workers of the attempt for a checkpoint, after which they train on. Not answered: a
+    program that does not listen goes on as if nothing had been said."""
+
+    attempt: int
+    directory: str
+    """See `JobState.directory`."""
+    who: str
+    """Who asks, for people."""
+
+
+@dataclass(frozen=True, slots=True)
 class CancelLaunch:
     """Do not start the workers of an attempt whose checkpoint is still being verified. Answered by
     `LaunchCancelled`; where the start goes on already, by nothing else than its own answer."""
@@ -212,6 +224,7 @@ Decision = (
     | StartWorkers
     | ProbeDevices
     | DumpStacks
+    | AskToSave
     | CancelLaunch
     | SignalWorkers
     | KillWorkers

@@ -361,6 +361,15 @@ class RestartRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveRequested:
+    """A person wants a checkpoint now; the attempt trains on."""
+
+    at: float
+    who: str
+    """Who asks, for people."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostsLeaving:
     """Hosts on which workers of the attempt run are about to go. Others stay, or will come."""
 
@@ -431,6 +440,7 @@ Event = (
     | QuarantineCleared
     | StopRequested
     | RestartRequested
+    | SaveRequested
     | HostsLeaving
     | StragglerFound
     | DeadlineReached

@@ -59,6 +59,7 @@ from supervisor.core.events import (
     RestartRequested,
     RungCompileFailed,
     SaveMeasured,
+    SaveRequested,
     SilenceExcused,
     StopRequested,
     StragglerFound,
@@ -73,7 +74,7 @@ from supervisor.core.leaving import hosts_leaving
 from supervisor.core.phases import begin, phase_begun
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.regrowing import checkpoint_committed, look_for_more, spares_probed
-from supervisor.core.restarting import restart_requested
+from supervisor.core.restarting import restart_requested, save_requested
 from supervisor.core.resuming import supervisor_started
 from supervisor.core.running import worker_reported, workers_observed, workers_started
 from supervisor.core.state import JobState
@@ -268,6 +269,7 @@ _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], StepResult]] = {
     QuarantineCleared: _quarantine_cleared,
     StopRequested: stop_requested,
     RestartRequested: restart_requested,
+    SaveRequested: save_requested,
     HostsLeaving: hosts_leaving,
     StragglerFound: _straggler_found,
     DeadlineReached: _deadline_reached,

@@ -1,15 +1,19 @@
-"""A person wants a fresh attempt: the one that runs saves, and the next one starts at once.
+"""A person wants a fresh attempt, or a checkpoint of the one that runs.
 
     RestartRequested -> SignalWorkers -> KillWorkers -> WorkersGone -> StartWorkers
+    SaveRequested -> AskToSave
 
-Then the group ends like any other (see `ending`), and nothing is charged. A wait before the next
-attempt is over. While an attempt ends or starts already, there is nothing to do.
+For a fresh attempt the group saves and ends like any other (see `ending`), the next one starts at
+once, and nothing is charged. A wait before the next attempt is over. A checkpoint is an ordinary
+one: `CheckpointCommitted` tells of it, and the group trains on. While an attempt ends or starts,
+there is nothing to do for either.
 """
 
 from __future__ import annotations
 
+from supervisor.core.decisions import AskToSave
 from supervisor.core.doing import BackingOff, MakesWay, Running, Waiting
-from supervisor.core.events import RestartRequested
+from supervisor.core.events import RestartRequested, SaveRequested
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.core.transitions import StepResult, go_on, probe, signal
@@ -32,3 +36,10 @@ def restart_requested(
             return probe(state, reason, event.at, policy, short_since=since, missing=missing)
         case _:
             return state, ()
+
+
+def save_requested(state: JobState, event: SaveRequested, policy: RestartPolicy) -> StepResult:
+    """Ask the workers to save, if they train."""
+    if not isinstance(state.doing, Running) or state.drain is not None or state.directory is None:
+        return state, ()
+    return state, (AskToSave(state.attempt, state.directory, event.who),)

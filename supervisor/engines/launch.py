@@ -15,7 +15,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.diagnosis.rules import Rule
 from supervisor.diagnosis.success import Success
 from supervisor.engines.python_program import bootstrapped
-from supervisor.protocol import environment, metrics_file
+from supervisor.protocol import environment, metrics_file, save_request
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import Owner, WorkerIdentity
 from supervisor.protocol.fault_injection import InjectedFault
@@ -187,6 +187,7 @@ class Launch:
             environment.METRICS_FILE: str(self.model_dir / metrics_file.NAME),
             environment.EXECUTABLES: str(self.model_dir / "compile_cache" / "executables"),
             environment.STACKS_FILE: str(self.file(rank, "stacks.txt")),
+            environment.SAVE_REQUEST: str(self.directory / save_request.NAME),
         }
         if given := [asdict(fault) for fault in faults if fault.rank == rank]:
             records = str(self._fault_records)

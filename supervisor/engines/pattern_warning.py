@@ -61,7 +61,7 @@ class UnmatchedPatternWarning:
             text = (
                 f"trainer.command.progress.pattern '{pattern}' matched none of the first {lines} "
                 "lines of output. Without steps the supervisor cannot notice a hang in training. "
-                "Correct it (--set 'trainer.command.progress.pattern=...'): its one group must be the "
-                f"step. The last line is {last!r}"
+                "Correct it (--set 'trainer.command.progress.pattern=...'): its one group must be "
+                f"the step. The last line is {last!r}"
             )
             self._tell(Notice("pattern-unmatched", text, detail=pattern))

@@ -55,6 +55,8 @@ class LiveStatus(_Read):
     """The highest step ever committed."""
     committed_at: AwareDatetime | None
     max_steps: int | None
+    saves_on_request: bool = False
+    """Whether the program has told that `supervise save` can ask it."""
     live: LiveProgress
     supervisor: dict[str, Any]
     """The process that wrote it: see `host.identity.Identity`."""

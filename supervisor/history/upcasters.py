@@ -22,6 +22,8 @@ SINCE: Mapping[str, int] = {
     "LaunchCancelled": 2,
     "HostsLeaving": 2,
     "RestartRequested": 2,
+    "SaveRequested": 2,
+    "AskToSave": 2,
     "StragglerFound": 2,
 }
 """The format in which a kind of event or decision was added; kinds not in it are in format 1."""

@@ -24,6 +24,7 @@ from supervisor.core.events import (
     QuarantineCleared,
     RestartRequested,
     RungCompileFailed,
+    SaveRequested,
     SilenceExcused,
     StopRequested,
     StragglerFound,
@@ -342,6 +343,13 @@ def _restart(t: Transition, event: RestartRequested, policy: RestartPolicy) -> I
     yield job_event("restart-requested", text, "warning", detail=event.who)
 
 
+def _save(t: Transition, event: SaveRequested, policy: RestartPolicy) -> Iterator[Line]:
+    then = "it is asked to save and trains on" if t.decisions else "nothing trains now, so nothing"
+    then += "" if t.decisions else " is saved"
+    text = f"asked for a checkpoint by {event.who}: {then}"
+    yield job_event("save-requested", text, detail=event.who)
+
+
 def _trains_on(state: JobState, seconds: float) -> str:
     took = f"the longest save so far took {state.longest_save:.1f} s"
     return f"{took}: training goes on for {seconds:.0f} s, and then there is time for another one"
@@ -419,6 +427,7 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     QuarantineCleared: device_text.quarantine_cleared,
     StopRequested: _stop,
     RestartRequested: _restart,
+    SaveRequested: _save,
     Noticed: _notice_lines,
     MaintenanceAnnounced: _announced,
     SilenceExcused: _excused,

@@ -211,6 +211,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
         ),
         "stop-requested": Kind("Somebody asked the job to stop.", ("code", "detail")),
         "restart-requested": Kind("Somebody asked for a fresh attempt.", ("detail",)),
+        "save-requested": Kind("Somebody asked for a checkpoint.", ("detail",)),
         "stop-postponed": Kind(
             "The job was asked to stop with a long notice: it trains on until a save must begin.",
             ("seconds", "longest_save"),

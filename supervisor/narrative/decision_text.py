@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, assert_never
 
 from supervisor.core.decisions import (
+    AskToSave,
     BeginPhase,
     CancelLaunch,
     Decision,
@@ -72,7 +73,7 @@ def decision_lines(decision: Decision, t: Transition, policy: RestartPolicy) -> 
             yield job_event("backoff", text, seconds=seconds, next_attempt=after, reason=reason)
         case TellRecovery() | TellLivelock():
             yield from finding_lines(decision)
-        case TellStages() | CancelLaunch():
+        case TellStages() | CancelLaunch() | AskToSave():
             pass  # it is only for readers of the journal
         case FinishJob():
             yield from _end_lines(decision, t, policy)

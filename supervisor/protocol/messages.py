@@ -188,6 +188,11 @@ class AdjustableMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class SavesOnRequestMessage:
+    """The worker looks for the file of `save_request`, and saves when it is asked to."""
+
+
+@dataclass(frozen=True, slots=True)
 class NoticeMessage:
     """One line for a person to read; a long one is truncated when it is sent."""
 
@@ -238,6 +243,7 @@ Message = (
     | StacksMessage
     | SigtermMessage
     | AdjustableMessage
+    | SavesOnRequestMessage
     | NoticeMessage
     | WroteMessage
     | HostTimeMessage
@@ -257,6 +263,7 @@ _NAMES: dict[type[Any], str] = {
     StacksMessage: "stacks",
     SigtermMessage: "sigterm",
     AdjustableMessage: "adjustable",
+    SavesOnRequestMessage: "saves_on_request",
     NoticeMessage: "notice",
     WroteMessage: "wrote",
     HostTimeMessage: "host_time",
@@ -432,6 +439,7 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "stacks": lambda body: StacksMessage(),
     "sigterm": lambda body: SigtermMessage(),
     "adjustable": lambda body: AdjustableMessage(_names(body)),
+    "saves_on_request": lambda body: SavesOnRequestMessage(),
     "notice": lambda body: NoticeMessage(
         _text(body, "text", MAX_NOTICE), _code(body), _step(body, optional=True)
     ),

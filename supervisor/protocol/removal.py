@@ -66,9 +66,9 @@ class Place(Enum):
         "made a moment ago with O_EXCL, under a random name",
     )
     REQUEST = _Removable(
-        "a request of `supervise quarantine clear`, `stop` or `restart` that the supervisor has "
-        "read",
-        r"(?:requests/)?[^/]+\.(?:clear-quarantine|stop|restart)\.json",
+        "a request of `supervise quarantine clear`, `stop`, `restart` or `save` that the "
+        "supervisor has read",
+        r"(?:requests/)?[^/]+\.(?:clear-quarantine|stop|restart|save)\.json",
         "it is addressed to the supervisor, which has read it and keeps what it asks for",
     )
     OUTPUT = _Removable(

@@ -26,6 +26,7 @@ from .messages import (
     NoticeMessage,
     RestoredMessage,
     SavedMessage,
+    SavesOnRequestMessage,
     StacksMessage,
     Stage,
     StageMessage,
@@ -117,6 +118,10 @@ class Reporter:
     def adjustable(self, names: Sequence[str]) -> None:
         """Declare what the supervisor may ask the next attempt to adjust (`adjustments`)."""
         self._send(AdjustableMessage(tuple(names)), keep=True)
+
+    def saves_on_request(self) -> None:
+        """Declare that this program saves when a person asks for it (`save_request`)."""
+        self._send(SavesOnRequestMessage(), keep=True)
 
     def compiled(self, seconds: float, name: str, source: str = "") -> None:
         """Report that `name` was compiled within `seconds`, or loaded from `source`."""

@@ -11,6 +11,7 @@ from supervisor.adapters.stores.requests import (
     ClearQuarantine,
     Request,
     RestartJob,
+    SaveJob,
     StopJob,
     take_requests,
     write_request,
@@ -99,10 +100,15 @@ def test_names_are_bounded_and_printable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "what"), [(StopJob, "stop"), (RestartJob, "restart the attempt of")]
+    ("kind", "what"),
+    [
+        (StopJob, "stop"),
+        (RestartJob, "restart the attempt of"),
+        (SaveJob, "save the job of"),
+    ],
 )
 def test_only_the_supervisor_that_is_meant_is_asked(
-    tmp_path: Path, kind: type[StopJob] | type[RestartJob], what: str
+    tmp_path: Path, kind: type[StopJob] | type[RestartJob] | type[SaveJob], what: str
 ) -> None:
     mine = kind("ann on here", US)
     write_request(tmp_path, kind("ann on here", Identity("here", "boot", "ns", 7, 99)))

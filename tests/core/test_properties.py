@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from supervisor.core.budget import Charge
 from supervisor.core.decisions import (
     ONLY_TOLD,
+    AskToSave,
     CancelLaunch,
     Decision,
     DumpStacks,
@@ -50,6 +51,7 @@ from supervisor.core.events import (
     RestartRequested,
     RungCompileFailed,
     SaveMeasured,
+    SaveRequested,
     SilenceExcused,
     StopRequested,
     StopSource,
@@ -157,6 +159,7 @@ drawn: dict[type, st.SearchStrategy[Event]] = {
         st.builds(Straggler, st.integers(0, 3), times, times, times),
     ),
     RestartRequested: st.builds(RestartRequested, times, st.just("ann on h1")),
+    SaveRequested: st.builds(SaveRequested, times, st.just("ann on h1")),
     HostsLeaving: st.builds(HostsLeaving, times, attempts, st.just("host h2 is about to go")),
     CheckpointsFound: st.builds(CheckpointsFound, times, st.integers(0, 1), st.just("/out/ckpts")),
     CheckpointSetAside: st.builds(
@@ -274,6 +277,7 @@ def check_decision(before: JobState, decision: Decision, state: JobState) -> Non
         case (
             DumpStacks(attempt)
             | CancelLaunch(attempt)
+            | AskToSave(attempt)
             | SignalWorkers(attempt)
             | KillWorkers(attempt)
         ):

@@ -18,6 +18,7 @@ from supervisor.protocol.messages import (
     Message,
     NoticeMessage,
     SavedMessage,
+    SavesOnRequestMessage,
     SigtermMessage,
     Stage,
     StageMessage,
@@ -85,6 +86,37 @@ assert w.should_stop()
 assert w.current() == ("EVALUATING", 2)
 w.stage("FINISHING")
 """
+
+
+ASKED = """
+import pathlib
+path = pathlib.Path(os.environ["SUPERVISE_SAVE_REQUEST"])
+def look():
+    w._worker._next_look = 0.0
+    return w.should_save()
+assert not w.should_save()
+path.write_text("{}")
+assert not w.should_save()  # it looked a moment ago
+assert look() and not look()
+path.with_name("new").write_text("{}")
+path.with_name("new").replace(path)
+assert look() and not look()
+if os.fork() == 0:
+    path.unlink(); path.write_text("{}")
+    os._exit(look())
+assert os.wait()[1] == 0
+"""
+
+
+def test_a_request_to_save_is_seen_once(
+    supervised: Supervised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUPERVISE_SAVE_REQUEST", str(tmp_path / "save-request.json"))
+    assert supervised.run(ASKED) == [SavesOnRequestMessage()]
+
+
+def test_an_older_supervisor_asks_nobody(supervised: Supervised) -> None:
+    assert supervised.run("assert not w.should_save() and not w.should_save()") == []
 
 
 @pytest.mark.parametrize("python", MODERN)

@@ -15,6 +15,7 @@ from supervisor.core.events import (
     DeadlineReached,
     MaintenanceAnnounced,
     RestartRequested,
+    SaveRequested,
     StopRequested,
     StopSource,
     SupervisorStarted,
@@ -222,6 +223,8 @@ class Simulation:
                 self._host.later(time, self._set_a_checkpoint_aside)
             if self.seed % 8 == 3:
                 self._host.later(time, self._restart)
+            if self.seed % 8 == 5:
+                self._host.later(time, self._save)
 
     def _stop(self, source: StopSource) -> None:
         if self._host.watcher is not None and self._world is not None:
@@ -236,6 +239,11 @@ class Simulation:
         if self._host.watcher is not None and self._world is not None:
             self._tell("a person asks for a fresh attempt")
             self._world.loop.post(RestartRequested(self._host.clock.now(), "ann on h1"))
+
+    def _save(self) -> None:
+        if self._host.watcher is not None and self._world is not None:
+            self._tell("a person asks for a checkpoint")
+            self._world.loop.post(SaveRequested(self._host.clock.now(), "ann on h1"))
 
     def _find_checkpoints(self, directory: str) -> None:
         if self._host.watcher is not None and self._world is not None:

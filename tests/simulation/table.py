@@ -53,6 +53,7 @@ from supervisor.core.events import (
     RestartRequested,
     RungCompileFailed,
     SaveMeasured,
+    SaveRequested,
     SilenceExcused,
     StopRequested,
     StopSource,
@@ -204,6 +205,7 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
     yield QuarantineCleared(now, ())
     yield StragglerFound(now, attempt, Straggler(1, 0.7, 0.1, 1.0, "h1"))
     yield RestartRequested(now, "ann on h1")
+    yield SaveRequested(now, "ann on h1")
     yield HostsLeaving(now, attempt, "host h2 is about to go: it is drained")
     yield from (StopRequested(now, source) for source in (StopSource.PERSON, StopSource.PREEMPTION))
     yield DeadlineReached(state.due if state.due is not None else now + _LONG)

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="attr-defined"
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,23 @@ from orbax.checkpoint.options import MultiprocessingOptions
 
 from supervisor.config.training.resolved import CheckpointConfig
 from supervisor.protocol.committed import committed_steps
+from supervisor.protocol.environment import SAVE_REQUEST
+from supervisor.protocol.save_request import SaveRequests
 from tests.running import Start
 from trainer.checkpoint import CheckpointSaver
 from trainer.checkpoint_steps import steps_in
-from trainer.save_policy import TimedPolicy, save_policy
+from trainer.save_policy import RequestedPolicy, TimedPolicy, save_policy
 
 from .harness import assert_same_bits, final_state
+
+
+@dataclass
+class Moment:
+    """A step, as Orbax tells a policy of it."""
+
+    step: int
+    time: Any = None
+    metrics: Any = None
 
 
 class Training:
@@ -93,9 +105,60 @@ def test_short_steps_ask_the_clock_seldom() -> None:
 
 def test_by_steps_a_save_is_due_at_each_multiple(tmp_path: Path) -> None:
     config = CheckpointConfig(directory=tmp_path, every=4)
-    checkpoints = CheckpointSaver(steps_in(tmp_path), 3, {}, print, save_policy(config))
+    checkpoints = CheckpointSaver(
+        steps_in(tmp_path), 3, {}, print, save_policy(config, SaveRequests({}))
+    )
     assert [step for step in range(1, 13) if checkpoints.due(step)] == [4, 8, 12]
     checkpoints.close()
+
+
+class Requests(SaveRequests):
+    """A person who asks when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__({SAVE_REQUEST: "somewhere"})
+        self.wanted, self.looks = False, 0
+
+    def is_asked(self) -> bool:
+        self.looks += 1
+        return self.wanted
+
+    def answered(self) -> None:
+        self.wanted = False
+
+    def look_again(self) -> None:
+        self._next_look = 0.0
+
+
+def takes(policy: RequestedPolicy, number: int, *, saving: bool = False) -> bool:
+    context = DecisionContext(
+        is_saving_in_progress=saving,
+        reached_preemption=False,
+        multiprocessing_options=MultiprocessingOptions(),
+    )
+    return policy.should_save(Moment(number), (), context=context)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_request_is_answered_by_one_save(*, alone: bool) -> None:
+    requests = Requests()
+    policy = RequestedPolicy(requests, alone=alone)
+    assert not takes(policy, 1)
+    requests.wanted = True
+    requests.look_again()
+    assert not takes(policy, 2, saving=True)
+    requests.look_again()
+    assert takes(policy, 3)
+    requests.look_again()
+    assert not takes(policy, 4)
+
+
+def test_several_processes_look_less_and_less_often_and_at_the_same_steps() -> None:
+    first, second = Requests(), Requests()
+    policies = [RequestedPolicy(each, alone=False) for each in (first, second)]
+    for number in range(10_000):
+        assert not any(takes(policy, number) for policy in policies)
+    assert first.looks == second.looks < 700
 
 
 @pytest.mark.slow

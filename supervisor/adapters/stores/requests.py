@@ -1,16 +1,16 @@
 """Requests of people to a job: each is a file in model_dir, which the supervisor reads and removes.
 
 The request to end a quarantine is for whichever supervisor reads it, also the next one. Those to
-stop and to restart are for the supervisor that was seen when they were made: the next one must not
-end, nor end an attempt, because of them. So they name that one (`Identity`), whatever the clocks
-say.
+stop, to restart and to save are for the supervisor that was seen when they were made: the next one
+must not end, nor end an attempt, because of them. So they name that one (`Identity`), whatever the
+clocks say.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from supervisor.protocol.reading import UnreadableError, read_json
 from supervisor.protocol.removal import Place
 
 _FOLDER = "requests"
-_CLEAR, _STOP, _RESTART = ".clear-quarantine.json", ".stop.json", ".restart.json"
+_CLEAR = ".clear-quarantine.json"
+_STOP, _RESTART, _SAVE = ".stop.json", ".restart.json", ".save.json"
 _MAX_SIZE = 64 << 10
 """Bytes of a request; enough for some thousand names."""
 _MAX_NAME = 200
@@ -55,7 +56,24 @@ class RestartJob:
     to: Identity
 
 
-Request = ClearQuarantine | StopJob | RestartJob
+@dataclass(frozen=True, slots=True)
+class SaveJob:
+    """Have the supervisor `to` ask the program for a checkpoint, and train on."""
+
+    who: str
+    """Who asks, for people."""
+    to: Identity
+
+
+Request = ClearQuarantine | StopJob | RestartJob | SaveJob
+
+_ASKED: Mapping[str, type[StopJob] | type[RestartJob] | type[SaveJob]] = {
+    _STOP: StopJob,
+    _RESTART: RestartJob,
+    _SAVE: SaveJob,
+}
+"""Each request that is for one supervisor, by the end of its file's name."""
+_IN_WORDS = {StopJob: "stop", RestartJob: "restart the attempt of", SaveJob: "save the job of"}
 
 
 def write_request(model_dir: Path, request: Request) -> None:
@@ -74,10 +92,9 @@ def request_file(request: Request) -> tuple[str, bytes]:
     match request:
         case ClearQuarantine(units):
             suffix, told = _CLEAR, json.dumps(list(units))
-        case StopJob(who, to):
-            suffix, told = _STOP, json.dumps({"who": who, "to": to.to_json()})
-        case RestartJob(who, to):
-            suffix, told = _RESTART, json.dumps({"who": who, "to": to.to_json()})
+        case StopJob(who, to) | RestartJob(who, to) | SaveJob(who, to):
+            suffix = next(end for end, kind in _ASKED.items() if isinstance(request, kind))
+            told = json.dumps({"who": who, "to": to.to_json()})
     return f"{_FOLDER}/{uuid.uuid4().hex}{suffix}", told.encode()
 
 
@@ -93,7 +110,7 @@ def take_requests(model_dir: Path, refused: Tell, us: Identity) -> Iterator[Requ
     folder = model_dir / _FOLDER
     if not folder.is_dir():
         return
-    files = sorted(file for each in (_CLEAR, _STOP, _RESTART) for file in folder.glob(f"*{each}"))
+    files = sorted(file for each in (_CLEAR, *_ASKED) for file in folder.glob(f"*{each}"))
     for file in files[:_MAX_REQUESTS]:
         try:
             request = _parsed(read_json(file, _MAX_SIZE, below=model_dir), file)
@@ -105,7 +122,7 @@ def take_requests(model_dir: Path, refused: Tell, us: Identity) -> Iterator[Requ
             continue
         removal.remove_file(Place.REQUEST, file, below=model_dir)
         if not isinstance(request, ClearQuarantine) and request.to != us:
-            what = "stop" if isinstance(request, StopJob) else "restart the attempt of"
+            what = _IN_WORDS[type(request)]
             text = f"the request of {request.who} to {what} {request.to} came too late: "
             text += "it is dropped"
             refused(Notice("request-unheard", text, reason=f"it is for {request.to}"))
@@ -125,5 +142,5 @@ def _parsed(told: object, file: Path) -> Request:
         to = Identity.from_json(told.get("to"))
     except ValueError:
         raise UnreadableError(file, "does not say whom it is for", "remove it") from None
-    asked = StopJob if file.name.endswith(_STOP) else RestartJob
+    asked = next(kind for end, kind in _ASKED.items() if file.name.endswith(end))
     return asked(printable(who[:_MAX_NAME]), to)

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import asdict
 
+from supervisor.core.events import WorkerReported
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.files.live_status import MAX_SIZE, STATUS, LiveProgress, LiveStatus, is_ours
@@ -26,6 +27,7 @@ from supervisor.host.unwritable import UnwritableOnce
 from supervisor.narrative.pace import PaceWatch
 from supervisor.narrative.standing import standing
 from supervisor.ports import CallLater, Clock, Storage, Transition
+from supervisor.protocol.messages import SavesOnRequestMessage
 
 ON_DISK, IN_BUCKET = 3.0, 45.0
 """Seconds between two writes of the file. With the time that a write takes, the file is at most 5 s
@@ -51,6 +53,8 @@ class StatusFile:
         self._call_later = call_later
         self._supervisor = Identity.of_this_process().to_json()
         self._state = JobState()
+        self._listens_in: int | None = None
+        """The attempt whose program has told that it saves on request; None: none has."""
         self._writer = _NewestWriter(storage, on_error)
 
     def restore(self, transitions: Iterable[Transition]) -> None:
@@ -61,10 +65,14 @@ class StatusFile:
         """See `ports.Observer`."""
         self._progress.observe(transition)
         before, self._state = transition.before, transition.after
+        is_news = False
+        match transition.event:
+            case WorkerReported(attempt=attempt, message=SavesOnRequestMessage()):
+                self._listens_in, is_news = attempt, True
         if not self._writer.has_started:
             self._writer.start()
             self._tick()
-        elif transition.decisions or _lasting(transition.after) != _lasting(before):
+        elif is_news or transition.decisions or _lasting(transition.after) != _lasting(before):
             self._write()
 
     def close(self) -> None:
@@ -91,6 +99,7 @@ class StatusFile:
             step=now.highest_committed,
             committed_at=self._progress.committed_at,
             max_steps=max_steps,
+            saves_on_request=self._listens_in == now.attempt,
             live=LiveProgress(**asdict(progress)),
             supervisor=self._supervisor,
             period=self._period,

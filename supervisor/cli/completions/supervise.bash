@@ -6,7 +6,7 @@
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
 _shtab_supervise_quarantine_subparsers=(list clear)
-_shtab_supervise_subparsers=(run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart quarantine repair completion)
+_shtab_supervise_subparsers=(run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart save quarantine repair completion)
 
 _shtab_supervise_run_option_strings=(-h --help --set --model-dir --max-restarts --devices --success-step --save-config --once --log-format --alive-file --http)
 _shtab_supervise_gang_option_strings=(-h --help --set --once --log-format --alive-file --index --head --launch)
@@ -26,6 +26,7 @@ _shtab_supervise_logs_option_strings=(-h --help --attempt --rank -f --follow --g
 _shtab_supervise_serve_option_strings=(-h --help --http)
 _shtab_supervise_stop_option_strings=(-h --help --no-wait)
 _shtab_supervise_restart_option_strings=(-h --help --no-wait)
+_shtab_supervise_save_option_strings=(-h --help --no-wait)
 _shtab_supervise_quarantine_list_option_strings=(-h --help)
 _shtab_supervise_quarantine_clear_option_strings=(-h --help)
 _shtab_supervise_quarantine_option_strings=(-h --help)
@@ -58,6 +59,7 @@ _shtab_supervise_jobs_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_logs_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_stop_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_restart_pos_0_COMPGEN=_shtab_compgen_dirs
+_shtab_supervise_save_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_quarantine_list_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_quarantine_clear_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_repair_pos_0_COMPGEN=_shtab_compgen_dirs
@@ -67,7 +69,7 @@ _shtab_supervise_gang___log_format_choices=(text json)
 _shtab_supervise_manifest_pos_0_choices=(slurm jobset kuberay)
 _shtab_supervise_quarantine_pos_0_choices=(list clear)
 _shtab_supervise_completion_pos_0_choices=(bash zsh fish)
-_shtab_supervise_pos_0_choices=(run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart quarantine repair completion)
+_shtab_supervise_pos_0_choices=(run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart save quarantine repair completion)
 
 _shtab_supervise_run_pos_1_nargs='*'
 _shtab_supervise_run__h_nargs=0
@@ -128,6 +130,9 @@ _shtab_supervise_stop___no_wait_nargs=0
 _shtab_supervise_restart__h_nargs=0
 _shtab_supervise_restart___help_nargs=0
 _shtab_supervise_restart___no_wait_nargs=0
+_shtab_supervise_save__h_nargs=0
+_shtab_supervise_save___help_nargs=0
+_shtab_supervise_save___no_wait_nargs=0
 _shtab_supervise_quarantine_list__h_nargs=0
 _shtab_supervise_quarantine_list___help_nargs=0
 _shtab_supervise_quarantine_clear_pos_1_nargs='*'

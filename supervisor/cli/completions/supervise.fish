@@ -50,7 +50,7 @@ function _shtab_supervise_using
   test "$_shtab_supervise_cmdpath" = "$argv"
 end
 
-set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart quarantine 'quarantine list' 'quarantine clear' repair completion
+set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart save quarantine 'quarantine list' 'quarantine clear' repair completion
 set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --config --devices --exit-code --grep --head --http --image --index --launch --log-format --max-restarts --model-dir --name --output --rank --save-config --set --signal --stage --success-step -o
 
 complete -c supervise -e
@@ -164,6 +164,10 @@ complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npo
 complete -c supervise -n '_shtab_supervise_using restart' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using restart' -l no-wait -d 'do not wait for the fresh attempt to run'
 complete -c supervise -n '_shtab_supervise_using restart; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'
+complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a save -d 'The program saves at its next step boundary, and nothing else changes. It has to listen: our trainer does, and a program that calls `supervise_worker.should_save()`.'
+complete -c supervise -n '_shtab_supervise_using save' -s h -l help -d 'show this help message and exit'
+complete -c supervise -n '_shtab_supervise_using save' -l no-wait -d 'do not wait until the checkpoint is committed'
+complete -c supervise -n '_shtab_supervise_using save; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a quarantine -d 'list or clear the devices and hosts that a job does not use'
 complete -c supervise -n '_shtab_supervise_using quarantine' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using quarantine; and test $_shtab_supervise_npos -eq 0' -a list -d 'print which, why and for how long'

@@ -26,6 +26,7 @@ _shtab_supervise_commands() {
     restart:'The running attempt saves as for `supervise stop`, and the next one starts at once. If the job waits for its next attempt, or for devices, that wait is over. The supervisor keeps its config: for a changed one, stop the job and run it again.'
     rules:'list all rules, in the order in which they are tried'
     run:'Run the job until it succeeds or cannot: that of a config (supervise run trainer.yaml), or any command (supervise run -- python train.py --lr 1e-3).'
+    save:'The program saves at its next step boundary, and nothing else changes. It has to listen: our trainer does, and a program that calls `supervise_worker.should_save()`.'
     schema:'print the JSON Schema of trainer.yaml, for editors'
     serve:'show jobs over HTTP, to a browser and to Prometheus; it only reads'
     status:'print where the job in a model_dir stands'
@@ -246,6 +247,15 @@ _shtab_supervise_run_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_supervise_run_defaults_added=0
 
+_shtab_supervise_save_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--no-wait[do not wait until the checkpoint is committed]"
+  ":the directory of the job, or its URI in a bucket:_files -/"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_supervise_save_defaults_added=0
+
 _shtab_supervise_schema_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
 )
@@ -327,6 +337,7 @@ _shtab_supervise() {
         restart) _arguments -C -s $_shtab_supervise_restart_options ;;
         rules) _arguments -C -s $_shtab_supervise_rules_options ;;
         run) _arguments -C -s $_shtab_supervise_run_options ;;
+        save) _arguments -C -s $_shtab_supervise_save_options ;;
         schema) _arguments -C -s $_shtab_supervise_schema_options ;;
         serve) _arguments -C -s $_shtab_supervise_serve_options ;;
         status) _arguments -C -s $_shtab_supervise_status_options ;;

@@ -189,7 +189,7 @@ RULES = (
         "no step was reported",
         "The worker exited with code 0, but `success.step` cannot hold: no step was reported, and "
         "no checkpoint was seen. Steps that are only recognised in the output do not count.",
-        "Say how the output tells a step (`--set 'trainer.command.progress.pattern=...'`), or where "
+        "Say how the output tells a step (`--set 'trainer.command.progress.pattern=...'`), where "
         "the program saves (`--set trainer.init.checkpoint.directory=...`), or another `success`.",
         exit_codes=(0,),
         facts=(NO_STEP_TOLD,),

@@ -9,6 +9,9 @@
             save(n)
             supervise_worker.saved(n)
             break
+        if supervise_worker.should_save():
+            save(n)
+            supervise_worker.saved(n)
 
 This file has no dependencies and may be copied. It needs Python 3.9 or later.
 
@@ -42,6 +45,7 @@ __all__ = [
     "current",
     "hugging_face_callback",
     "saved",
+    "should_save",
     "should_stop",
     "stage",
     "step",
@@ -60,6 +64,8 @@ STAGES = (
 )
 STEP_INTERVAL = 0.1
 """Seconds from a step that is sent to the next one."""
+LOOK_INTERVAL = 0.25
+"""Seconds from a look for a request to save to the next one."""
 _MAX_STEP = 2**62
 _MAX_PENDING = 64
 _MAX_TEXT = 300
@@ -168,6 +174,9 @@ class _Worker:
         self._complained = False
         self._watches = False
         self._stop = False
+        self._request = ""
+        self._answered: tuple[int, int] | None = None
+        self._next_look = 0.0 if pipe.is_open else _NEVER
         self._former_handler: Any = None
 
     def step(self, number: Any, loss: Any) -> None:
@@ -213,6 +222,24 @@ class _Worker:
         if not self._watches and self.pipe.is_open:
             self._watch_sigterm()
         return self._stop
+
+    def should_save(self) -> bool:
+        now = monotonic()
+        if now < self._next_look or not self.pipe.is_open:
+            return False
+        self._next_look = now + LOOK_INTERVAL
+        if not self._request:
+            self._request = os.environ.get("SUPERVISE_SAVE_REQUEST", "")
+            if not self._request:  # an older supervisor, which asks nobody
+                self._next_look = _NEVER
+                return False
+            self._send(True, kind="saves_on_request")
+        try:
+            found = os.stat(self._request)
+        except OSError:
+            return False
+        before, self._answered = self._answered, (found.st_ino, found.st_mtime_ns)
+        return self._answered != before
 
     def finish(self) -> None:
         """Send the last step, if it came too soon after the one before it."""
@@ -358,6 +385,15 @@ def should_stop() -> bool:
     return _this_worker().should_stop()
 
 
+def should_save() -> bool:
+    """Return True once each time that a person asks for a checkpoint (`supervise save`).
+
+    Save then, call `saved`, and train on. A call that comes within 0.25 s of a look takes less than
+    a microsecond. Of several processes that save together, ask in one, and tell the others.
+    """
+    return _this_worker().should_save()
+
+
 def saved(number: int | None = None) -> None:
     """Report that the checkpoint of step `number` is committed; the supervisor looks at once."""
     _this_worker().saved(number)
@@ -403,8 +439,7 @@ def hugging_face_callback() -> Any:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
             step(state.global_step, loss=self._loss)
-            if should_stop():
-                control.should_save = control.should_training_stop = True
+            _do_as_asked(control)
             return self._name_next(control)
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -426,6 +461,13 @@ def hugging_face_callback() -> Any:
             return control
 
     return SuperviseCallback()
+
+
+def _do_as_asked(control: Any) -> None:
+    if should_stop():
+        control.should_save = control.should_training_stop = True
+    elif should_save():
+        control.should_save = True
 
 
 def _trains_again() -> None:

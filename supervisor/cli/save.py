@@ -1,0 +1,92 @@
+"""`supervise save`: has a running job save a checkpoint now, and train on."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from argparse import Namespace
+from functools import partial
+from pathlib import Path
+
+from supervisor.adapters.stores.requests import SaveJob
+from supervisor.cli.arguments import Commands, add_model_dir
+from supervisor.cli.asking import ask, line, looks_while_it_lives, running_job
+from supervisor.cli.job_view import JobView, print_line, run_and_report, view
+from supervisor.core.doing import Running
+from supervisor.protocol.location import Uri
+
+_PATIENCE = 600.0
+"""Seconds to wait for the commit: a step may take minutes, and so may a large checkpoint."""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the parser of the verb."""
+    parser = commands.add_parser(
+        "save",
+        help="have a running job save a checkpoint now, and train on",
+        description="The program saves at its next step boundary, and nothing else changes. It has "
+        "to listen: our trainer does, and a program that calls `supervise_worker.should_save()`.",
+    )
+    parser.add_argument(
+        "--no-wait", action="store_true", help="do not wait until the checkpoint is committed"
+    )
+    add_model_dir(parser)
+
+
+def run(options: Namespace) -> int:
+    """Ask for a checkpoint; returns the exit code."""
+    save = partial(save_job, options.model_dir, waits=not options.no_wait)
+    return run_and_report(save, options.model_dir)
+
+
+def save_job(place: Path | Uri, *, waits: bool) -> None:
+    """Ask the program of the job in `place` for a checkpoint; `waits`: until that is committed.
+
+    Raises:
+        JournalError, OSError, ImportError: see `running_job` and `ask`.
+        TimeoutError: nothing was committed for long.
+        ValueError: no attempt runs, or its program cannot be asked; or it ended before it saved.
+    """
+    job = running_job(place, "save")
+    state = job.history.state
+    if not isinstance(state.doing, Running) or state.drain:
+        raise ValueError(f"no attempt trains now, so there is nothing to save: {line(job)}")
+    if job.live is not None and not job.live.saves_on_request:
+        raise ValueError(_cannot_be_asked(place))
+    ask(job, SaveJob)
+    print_line(
+        f"asked the supervisor ({job.owner}) for a checkpoint; attempt {state.attempt} goes on"
+    )
+    if waits:
+        print_line(_commit(place, job))
+
+
+def _commit(place: Path | Uri, job: JobView) -> str:
+    """Waits for the checkpoint; returns a line about it."""
+    before, attempt = job.history.state.newest, job.history.state.attempt
+    least = job.live.live.step if job.live is not None else None
+    least = max((step for step in (least, before) if step is not None), default=None)
+    end = time.monotonic() + _PATIENCE
+    for _ in looks_while_it_lives(place, job):
+        state = view(place).history.state
+        is_new = state.newest is not None and state.newest != before
+        if is_new and (least is None or (state.newest or 0) >= least):
+            return f"checkpoint of step {state.newest} is committed"
+        if state.attempt != attempt or state.exit_code is not None:
+            break
+        if time.monotonic() > end:
+            raise TimeoutError(
+                f"no checkpoint was committed within {_PATIENCE / 60:.0f} min; the job goes on: "
+                f"{line(view(place))}"
+            )
+    raise ValueError(f"the attempt ended before it saved: {line(view(place))}")
+
+
+def _cannot_be_asked(place: Path | Uri) -> str:
+    again = f"supervise restart {shlex.quote(str(place))}"
+    return (
+        "the program of this job has not said that it listens to such requests, so nothing was "
+        "asked. Our trainer listens once it trains, and so does a program that calls "
+        "supervise_worker.should_save(). One that saves on SIGTERM is made to save by "
+        f"`{again}`, which then goes on in a fresh attempt"
+    )
