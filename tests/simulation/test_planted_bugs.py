@@ -87,9 +87,9 @@ def next_attempt_before_the_last_is_gone(monkeypatch: pytest.MonkeyPatch) -> Non
 def same_step_is_progress_again(monkeypatch: pytest.MonkeyPatch) -> None:
     committed = Budget.committed
 
-    def bug(self: Budget, step: int | None, *, new: bool = False, attempt: int = 0) -> Budget:
+    def bug(self: Budget, step: int | None, **more: Any) -> Budget:
         again = step is not None and step == self.highest
-        return Budget(highest=step) if again else committed(self, step)
+        return Budget(highest=step) if again else committed(self, step, **more)
 
     monkeypatch.setattr(Budget, "committed", bug)
 
@@ -97,8 +97,8 @@ def same_step_is_progress_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def progress_refills_what_nothing_refills(monkeypatch: pytest.MonkeyPatch) -> None:
     committed = Budget.committed
 
-    def bug(self: Budget, step: int | None, *, new: bool = False, attempt: int = 0) -> Budget:
-        after = committed(self, step)
+    def bug(self: Budget, step: int | None, **more: Any) -> Budget:
+        after = committed(self, step, **more)
         return after if after == self else replace(after, total=0)
 
     monkeypatch.setattr(Budget, "committed", bug)
@@ -263,36 +263,36 @@ def the_time_of_stages_that_are_not_told_is_lost(monkeypatch: pytest.MonkeyPatch
 
 
 PLANTED: dict[Plant, int] = {
-    a_flood_of_stages_fills_the_journal: 4,
+    a_flood_of_stages_fills_the_journal: 6,
     the_time_of_stages_that_are_not_told_is_lost: 6,
     lost_devices_are_charged_to_the_job: 8,
     it_shrinks_by_guess: 2,
     quarantine_is_for_show: 8,
     a_rung_that_is_too_small_is_tried_again: 63,
-    a_snapshot_counts_as_progress: 6,
+    a_snapshot_counts_as_progress: 151,
     a_snapshot_is_used_whatever_went_wrong: 4,
-    a_snapshot_is_tried_again_and_again: 351,
-    a_guess_ends_the_job_the_first_time: 8,
+    a_snapshot_is_tried_again_and_again: 95,
+    a_guess_ends_the_job_the_first_time: 2,
     a_guess_may_come_for_ever: 68,
-    any_other_guess_is_the_same: 43,
+    any_other_guess_is_the_same: 17,
     a_guess_is_the_same_at_the_same_step_alone: 90,
     a_checkpoint_proves_any_guess_wrong: 281,
-    a_checkpoint_proves_no_guess_wrong: 43,
-    what_is_certain_gets_one_more_attempt_too: 91,
+    a_checkpoint_proves_no_guess_wrong: 71,
+    what_is_certain_gets_one_more_attempt_too: 41,
     a_guess_without_a_restart_left_has_only_spent_its_budget: 57,
-    a_bad_machine_that_is_replaced_ends_the_job_for_good: 20,
+    a_bad_machine_that_is_replaced_ends_the_job_for_good: 75,
     memory_runs_out_for_ever: 3,
     only_the_last_batch_stays_skipped: 87,
     skipped_batches_are_forgotten_by_the_next_run: 15,
-    a_busy_device_is_tried_at_once: 8,
+    a_busy_device_is_tried_at_once: 2,
     one_restart_too_many: 0,
     one_restart_too_few: 4,
     stale_gone_is_believed: 105,
-    stale_observation_is_believed: 4,
+    stale_observation_is_believed: 6,
     next_attempt_before_the_last_is_gone: 4,
     same_step_is_progress_again: 1,
     progress_refills_what_nothing_refills: 15,
-    the_same_failure_may_come_for_ever: 5,
+    the_same_failure_may_come_for_ever: 236,
     another_failure_counts_as_the_same: 68,
     acts_before_it_writes: 0,
     writes_but_not_durably: 0,
@@ -310,5 +310,6 @@ def test_the_simulation_finds(
     seeds = chain([PLANTED[plant]], range(WITHIN))
     found = next((result for result in map(play, seeds) if result.violation), None)
     assert found is not None
+    assert "unexpected keyword argument" not in str(found.violation), "the bug itself is broken"
     record_property("seeds", found.seed + 1)
     print(f"found by seed {found.seed}: {found.violation}")
