@@ -92,7 +92,7 @@ class MetricsWriter:
         with self._lock:
             if step > self._last:
                 self._last = step
-                self._waiting.append((time.time(), step, _numbers(metrics)))
+                self._waiting.append((time.time(), step, numbers(metrics)))
             if time.monotonic() >= self._written_at + _INTERVAL:
                 self._write()
 
@@ -163,7 +163,7 @@ def _local_fence() -> Fence | None:
     return fence if fence is not None and Uri.parse(fence.file) is None else None
 
 
-def _numbers(metrics: Metrics) -> dict[str, float]:
+def numbers(metrics: Metrics) -> dict[str, float]:
     """Return the metrics of a complete step, as short as their type allows: 0.1, not
     0.10000000149011612."""
     found: dict[str, Any] = jax.device_get(metrics)

@@ -7,6 +7,8 @@ float32; `dtype` is what is computed in, and logits are float32 again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -40,12 +42,23 @@ class Decoder(nnx.Module):
 
         `keys` [batch] are the PRNG keys for dropout, one per sequence; None: no dropout.
         """
+        *_, (_, logits) = self.activations(tokens, keys)
+        return logits
+
+    def activations(
+        self, tokens: jax.Array, keys: jax.Array | None
+    ) -> Iterator[tuple[str, jax.Array]]:
+        """Yield what each part of the model returns, with the part's name; the logits come last.
+        Arguments as for a call."""
         x = drop(self.embedding(tokens), self.dropout, fold(keys, 0))
+        yield "embedding", x
         for number, block in enumerate(self.blocks, 1):
             x = block(x, fold(keys, number))
+            yield f"blocks.{number - 1}", x
         x = self.norm(x)
+        yield "norm", x
         logits = self.embedding.attend(x) if self.head is None else self.head(x)
-        return logits.astype(jnp.float32)
+        yield "logits", logits.astype(jnp.float32)
 
 
 class Block(nnx.Module):

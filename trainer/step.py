@@ -30,16 +30,7 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
     """Return the state after one more step, and the step's metrics: `loss` (nats per token),
     `gradient_norm`, `learning_rate`, and `finite`: whether all of these are."""
-    key = jax.random.fold_in(jax.random.key(spec.config.seed), state.step)
-
-    def differentiate(micro: jax.Array, sequence_index: jax.Array) -> tuple[jax.Array, Params]:
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, sequence_index)
-        loss = jax.value_and_grad(partial(_loss, spec.graph))
-        result: tuple[jax.Array, Params] = loss(state.params, micro, keys)
-        return result
-
-    zeros = jnp.float32(0), _zeros(spec, state.params)
-    loss, gradients = _mean(spec)(differentiate, tokens, zeros)
+    loss, gradients = loss_and_gradients(spec, state, tokens)
     rate = spec.schedule(state.step)
     updates, optimizer = spec.transformation.update(gradients, state.optimizer, state.params)
     scaled = jax.tree.map(lambda one: rate * one, updates)
@@ -51,6 +42,30 @@ def train_step(
     }
     metrics["finite"] = all_finite(metrics)
     return TrainState(state.step + 1, params, optimizer), metrics
+
+
+def loss_and_gradients(
+    spec: TrainStateSpec, state: TrainState, tokens: jax.Array
+) -> tuple[jax.Array, Params]:
+    """Return the mean loss of a global batch, in nats per token, and its gradients."""
+
+    def differentiate(micro: jax.Array, sequence_index: jax.Array) -> tuple[jax.Array, Params]:
+        keys = dropout_keys(spec, state.step, sequence_index)
+        loss = jax.value_and_grad(partial(_loss, spec.graph))
+        result: tuple[jax.Array, Params] = loss(state.params, micro, keys)
+        return result
+
+    zeros = jnp.float32(0), _zeros(spec, state.params)
+    result: tuple[jax.Array, Params] = _mean(spec)(differentiate, tokens, zeros)
+    return result
+
+
+def dropout_keys(spec: TrainStateSpec, step: jax.Array, sequence_index: jax.Array) -> jax.Array:
+    """Return the PRNG keys of the sequences with these indices in the global batch of the step
+    after `step` steps."""
+    key = jax.random.fold_in(jax.random.key(spec.config.seed), step)
+    keys: jax.Array = jax.vmap(jax.random.fold_in, (None, 0))(key, sequence_index)
+    return keys
 
 
 def all_finite(tree: Any) -> jax.Array:
@@ -73,8 +88,13 @@ def _loss(
     graph: nnx.GraphDef[Any], params: Params, tokens: jax.Array, keys: jax.Array | None
 ) -> jax.Array:
     logits = nnx.merge(graph, params)(tokens[:, :-1], keys)
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
-    return jnp.mean(losses)
+    return jnp.mean(token_losses(logits, tokens))
+
+
+def token_losses(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Return the loss of each target, [sequences, length], in nats."""
+    losses: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
+    return losses
 
 
 def _mean(spec: TrainStateSpec) -> Callable[..., Any]:
@@ -113,6 +133,15 @@ def jit_train_step(spec: TrainStateSpec) -> Any:
         in_shardings=(spec.shardings, batch_sharding(spec.mesh)),
         out_shardings=(spec.shardings, replicated(spec.mesh)),
         donate_argnums=0,
+    )
+
+
+def jit_loss_and_gradients(spec: TrainStateSpec) -> Any:
+    """Return the jitted `loss_and_gradients`: (state, tokens) to both. It donates nothing."""
+    return jax.jit(
+        _on_devices(spec, loss_and_gradients),
+        in_shardings=(spec.shardings, batch_sharding(spec.mesh)),
+        out_shardings=(replicated(spec.mesh), spec.shardings.params),
     )
 
 

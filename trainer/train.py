@@ -183,12 +183,12 @@ def _start(
         log.info("checkpoint-restored", step=step, directory=str(directory))
         return state, step
     if config.start_from is not None:
-        return _from_other_phase(config.start_from, spec, warn), None
+        return state_from_other_phase(config.start_from, spec, warn), None
     log.info("started-afresh", directory=str(directory))
     return spec.fresh(), None
 
 
-def _from_other_phase(source: StartPoint, spec: TrainStateSpec, warn: Warn) -> TrainState:
+def state_from_other_phase(source: StartPoint, spec: TrainStateSpec, warn: Warn) -> TrainState:
     """Return a fresh state whose parameters (and optimizer, if `source` says so) are another
     phase's."""
     names = ("params",) if source.load == "params" else ("params", "optimizer")

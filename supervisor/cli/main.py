@@ -47,6 +47,7 @@ VERBS = (
     "stop",
     "restart",
     "save",
+    "replay",
     "quarantine",
     "repair",
     "completion",

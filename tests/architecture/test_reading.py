@@ -66,6 +66,7 @@ ALLOWED = {
     "trainer/prefetch.py": NAMED,
     "trainer/probe.py": OWN,
     "trainer/token_files.py": DATA,
+    "trainer/replay.py": NAMED,
     "trainer/warm_up.py": NAMED,
     "trainer/environment_fingerprint.py": "a file of the kernel, and a part of this package",
 }

@@ -6,7 +6,7 @@
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
 _shtab_supervise_quarantine_subparsers=(list clear)
-_shtab_supervise_subparsers=(run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart save quarantine repair completion)
+_shtab_supervise_subparsers=(run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart save replay quarantine repair completion)
 
 _shtab_supervise_run_option_strings=(-h --help --set --model-dir --max-restarts --devices --success-step --save-config --once --log-format --alive-file --http)
 _shtab_supervise_gang_option_strings=(-h --help --set --once --log-format --alive-file --index --head --launch)
@@ -27,6 +27,7 @@ _shtab_supervise_serve_option_strings=(-h --help --http)
 _shtab_supervise_stop_option_strings=(-h --help --no-wait)
 _shtab_supervise_restart_option_strings=(-h --help --no-wait)
 _shtab_supervise_save_option_strings=(-h --help --no-wait)
+_shtab_supervise_replay_option_strings=(-h --help --step --attempt --pdb --json --compare)
 _shtab_supervise_quarantine_list_option_strings=(-h --help)
 _shtab_supervise_quarantine_clear_option_strings=(-h --help)
 _shtab_supervise_quarantine_option_strings=(-h --help)
@@ -60,6 +61,7 @@ _shtab_supervise_logs_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_stop_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_restart_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_save_pos_0_COMPGEN=_shtab_compgen_dirs
+_shtab_supervise_replay_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_quarantine_list_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_quarantine_clear_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_supervise_repair_pos_0_COMPGEN=_shtab_compgen_dirs
@@ -69,7 +71,7 @@ _shtab_supervise_gang___log_format_choices=(text json)
 _shtab_supervise_manifest_pos_0_choices=(slurm jobset kuberay)
 _shtab_supervise_quarantine_pos_0_choices=(list clear)
 _shtab_supervise_completion_pos_0_choices=(bash zsh fish)
-_shtab_supervise_pos_0_choices=(run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart save quarantine repair completion)
+_shtab_supervise_pos_0_choices=(run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart save replay quarantine repair completion)
 
 _shtab_supervise_run_pos_1_nargs='*'
 _shtab_supervise_run__h_nargs=0
@@ -133,6 +135,10 @@ _shtab_supervise_restart___no_wait_nargs=0
 _shtab_supervise_save__h_nargs=0
 _shtab_supervise_save___help_nargs=0
 _shtab_supervise_save___no_wait_nargs=0
+_shtab_supervise_replay__h_nargs=0
+_shtab_supervise_replay___help_nargs=0
+_shtab_supervise_replay___pdb_nargs=0
+_shtab_supervise_replay___json_nargs=0
 _shtab_supervise_quarantine_list__h_nargs=0
 _shtab_supervise_quarantine_list___help_nargs=0
 _shtab_supervise_quarantine_clear_pos_1_nargs='*'

@@ -50,8 +50,8 @@ function _shtab_supervise_using
   test "$_shtab_supervise_cmdpath" = "$argv"
 end
 
-set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart save quarantine 'quarantine list' 'quarantine clear' repair completion
-set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --config --devices --exit-code --grep --head --http --image --index --launch --log-format --max-restarts --model-dir --name --output --rank --save-config --set --signal --stage --success-step -o
+set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart save replay quarantine 'quarantine list' 'quarantine clear' repair completion
+set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --compare --config --devices --exit-code --grep --head --http --image --index --launch --log-format --max-restarts --model-dir --name --output --rank --save-config --set --signal --stage --step --success-step -o
 
 complete -c supervise -e
 complete -c supervise -f
@@ -168,6 +168,14 @@ complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npo
 complete -c supervise -n '_shtab_supervise_using save' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using save' -l no-wait -d 'do not wait until the checkpoint is committed'
 complete -c supervise -n '_shtab_supervise_using save; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'
+complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a replay -d 'The same batches, seeds and number of devices, from the newest checkpoint before the step. It changes nothing in model_dir, and works beside a running job if there are devices for both.'
+complete -c supervise -n '_shtab_supervise_using replay' -s h -l help -d 'show this help message and exit'
+complete -c supervise -n '_shtab_supervise_using replay' -l step -x -d 'the step; without it the one at which the last failure came'
+complete -c supervise -n '_shtab_supervise_using replay' -l attempt -x -d 'run it on the rung of this attempt; without it of the last one'
+complete -c supervise -n '_shtab_supervise_using replay' -l pdb -d 'stop before the step in the debugger'
+complete -c supervise -n '_shtab_supervise_using replay' -l json -d 'print one JSON object, for programs'
+complete -c supervise -n '_shtab_supervise_using replay' -l compare -x -d 'find the first step at which the job in OTHER_DIR differs; nothing is run'
+complete -c supervise -n '_shtab_supervise_using replay; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the job'"'"'s model_dir'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a quarantine -d 'list or clear the devices and hosts that a job does not use'
 complete -c supervise -n '_shtab_supervise_using quarantine' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using quarantine; and test $_shtab_supervise_npos -eq 0' -a list -d 'print which, why and for how long'

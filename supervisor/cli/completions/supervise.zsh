@@ -22,6 +22,7 @@ _shtab_supervise_commands() {
     provision:'keep a TPU slice alive that runs the job'
     quarantine:'list or clear the devices and hosts that a job does not use'
     repair:'make a job with a damaged journal usable again; nothing is deleted'
+    replay:'The same batches, seeds and number of devices, from the newest checkpoint before the step. It changes nothing in model_dir, and works beside a running job if there are devices for both.'
     report:'write one page about a job: timeline, failures, goodput, losses'
     restart:'The running attempt saves as for `supervise stop`, and the next one starts at once. If the job waits for its next attempt, or for devices, that wait is over. The supervisor keeps its config: for a changed one, stop the job and run it again.'
     rules:'list all rules, in the order in which they are tried'
@@ -198,6 +199,19 @@ _shtab_supervise_repair_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_supervise_repair_defaults_added=0
 
+_shtab_supervise_replay_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--step[the step\; without it the one at which the last failure came]:step:"
+  "--attempt[run it on the rung of this attempt\; without it of the last one]:attempt:"
+  "--pdb[stop before the step in the debugger]"
+  "--json[print one JSON object, for programs]"
+  "--compare[find the first step at which the job in OTHER_DIR differs\; nothing is run]:OTHER_DIR:"
+  ":the job\'s model_dir:_files -/"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_supervise_replay_defaults_added=0
+
 _shtab_supervise_report_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-o,--output}"[the page to write (default\: report.html)]:FILE:_files"
@@ -333,6 +347,7 @@ _shtab_supervise() {
         provision) _arguments -C -s $_shtab_supervise_provision_options ;;
         quarantine) _shtab_supervise_quarantine ;;
         repair) _arguments -C -s $_shtab_supervise_repair_options ;;
+        replay) _arguments -C -s $_shtab_supervise_replay_options ;;
         report) _arguments -C -s $_shtab_supervise_report_options ;;
         restart) _arguments -C -s $_shtab_supervise_restart_options ;;
         rules) _arguments -C -s $_shtab_supervise_rules_options ;;

@@ -1,0 +1,315 @@
+"""`supervise replay`: runs a step of our trainer again, and shows what happens inside it.
+
+What is run again is decided here, from the journal, the config and the checkpoints; a process of
+`trainer.replay` computes it. Both only read model_dir.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from supervisor.cli.arguments import Commands
+from supervisor.cli.job_view import JobView, print_line, run_and_report, view
+from supervisor.cli.status import failure_that_counts
+from supervisor.core.decisions import StartWorkers
+from supervisor.engines.launch import Launch
+from supervisor.engines.worker_environment import placement_variables
+from supervisor.files.attempts import attempt_folder
+from supervisor.prepare import Prepared, prepare
+from supervisor.protocol import environment, metrics_file, reading
+from supervisor.protocol.committed import committed_steps
+from supervisor.protocol.messages import printable
+from supervisor.protocol.reading import UnreadableError
+
+_MAX_METRICS = 1 << 30
+_SEQUENCES = 3
+"""Sequences of the batch that are shown: those with the highest losses."""
+_TEXT = 300
+"""Characters of a sequence that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The steps to run again."""
+
+    begin: int
+    """The checkpoint to restore; 0: what the phase starts from."""
+    step: int
+    """The step to look into."""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the parser of the verb."""
+    parser = commands.add_parser(
+        "replay",
+        help="run a step of our trainer again, and show what happens inside it",
+        description="The same batches, seeds and number of devices, from the newest checkpoint "
+        "before the step. It changes nothing in model_dir, and works beside a running job if there "
+        "are devices for both.",
+    )
+    parser.add_argument(
+        "--step", type=int, help="the step; without it the one at which the last failure came"
+    )
+    parser.add_argument(
+        "--attempt", type=int, help="run it on the rung of this attempt; without it of the last one"
+    )
+    parser.add_argument("--pdb", action="store_true", help="stop before the step in the debugger")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_argument(
+        "--compare",
+        metavar="OTHER_DIR",
+        type=Path,
+        help="find the first step at which the job in OTHER_DIR differs; nothing is run",
+    )
+    parser.add_argument("model_dir", metavar="MODEL_DIR", type=Path, help="the job's model_dir")
+
+
+def run(options: Namespace) -> int:
+    """Replay a step, or compare two jobs; returns the exit code."""
+    show = _compare if options.compare is not None else _replay
+    return run_and_report(partial(show, options), options.model_dir)
+
+
+def span(step: int, committed: Iterable[int]) -> Span:
+    """Returns what to run again for `step`: from the newest of the `committed` steps before it.
+
+    Raises:
+        ValueError: `step` is none.
+    """
+    if step < 1:
+        raise ValueError(f"--step {step}: steps count from 1")
+    return Span(max((each for each in committed if each < step), default=0), step)
+
+
+def first_difference(
+    ours: Iterable[Mapping[str, Any]], theirs: Iterable[Mapping[str, Any]]
+) -> tuple[int, list[str]] | None:
+    """Returns the first step at which two jobs measured different things, with a sentence for each;
+    None: as far as both go, all is equal. Only steps are compared, not evaluations."""
+    for one, other in zip_longest(ours, theirs):
+        if one is None or other is None:
+            return None
+        if one["step"] != other["step"]:
+            return min(one["step"], other["step"]), ["only one of them has this step"]
+        names = sorted((one.keys() | other.keys()) - {"time", "attempt", "phase", "step"})
+        told = [
+            f"{name}: {one.get(name)} here, {other.get(name)} there"
+            for name in names
+            if one.get(name) != other.get(name)
+        ]
+        if told:
+            return one["step"], told
+    return None
+
+
+def _compare(options: Namespace) -> None:
+    ours, theirs = _measured(options.model_dir), _measured(options.compare)
+    last = min(ours[-1]["step"], theirs[-1]["step"])
+    found = first_difference(ours, theirs)
+    if options.json:
+        step, told = found or (None, [])
+        print(json.dumps({"v": 1, "first_difference": step, "differences": told, "last": last}))
+    elif found is None:
+        print_line(f"no difference: all steps up to {last}, the last that both have, are equal")
+    else:
+        print_line(f"step {found[0]} is the first that differs")
+        for line in found[1]:
+            print_line(f"  {line}")
+
+
+def _measured(model_dir: Path) -> list[dict[str, Any]]:
+    """Returns the steps of the job in `model_dir`, of its last phase.
+
+    Raises:
+        OSError: it has no metrics, or they cannot be read.
+    """
+    path = model_dir / metrics_file.NAME
+    lines = reading.read(path, _MAX_METRICS, below=model_dir).splitlines()
+    records = [reading.parse_object(line, path) for line in lines]
+    phase = records[-1].get("phase") if records else None
+    steps = [each for each in records if each.get("phase") == phase and _is_step(each)]
+    if not steps:
+        raise UnreadableError(path, "has no steps", "give the model_dir of a job of our trainer")
+    return steps
+
+
+def _is_step(record: Mapping[str, Any]) -> bool:
+    is_evaluation = any(key.startswith(metrics_file.EVALUATION) for key in record)
+    return type(record.get("step")) is int and not is_evaluation
+
+
+def _replay(options: Namespace) -> None:
+    place: Path = options.model_dir.absolute()
+    job = view(place)
+    launch = _launch(place, job, options.attempt)
+    steps = [step for step, _ in committed_steps(_checkpoints(launch))]
+    wanted = span(_step_of(options, job, steps), steps)
+    if not options.json:
+        print_line(_head(wanted, launch))
+    arguments = [str(launch.params), str(wanted.begin), str(wanted.step)]
+    argv = [sys.executable, "-P", "-m", "trainer.replay", *arguments]
+    env = _environment(launch)
+    if options.pdb:
+        subprocess.run([*argv, "--pdb"], env=env, check=False)
+        return
+    done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, check=False)
+    told = [reading.parse_object(line, "the replay") for line in done.stdout.splitlines()]
+    recorded = {each["step"]: each for each in _measured_or_none(place)}
+    if options.json:
+        print(json.dumps({"v": 1, "begin": wanted.begin, "code": done.returncode, "told": told}))
+    else:
+        for line in report(told, recorded):
+            print_line(line)
+    if done.returncode:
+        raise ValueError(f"the replay ended with {done.returncode}; what it printed is above")
+
+
+def report(
+    told: Sequence[Mapping[str, Any]], recorded: Mapping[int, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yields what a replay has `told`, in lines; `recorded` has what the run measured, by step."""
+    for each in told:
+        if "gradient_norms" in each:
+            yield from _inside(each)
+        elif each.get("skipped"):
+            yield f"step {each['step']}: its batch is skipped, as in the attempt"
+        else:
+            yield _measured_line(each, recorded.get(each["step"]))
+
+
+def _measured_line(told: Mapping[str, Any], recorded: Mapping[str, Any] | None) -> str:
+    names = [name for name in told if name != "step"]
+    numbers = ", ".join(f"{name} {_shown(told[name])}" for name in names)
+    if recorded is None:
+        return f"step {told['step']}: {numbers} (the run has no record of this step)"
+    differs = [name for name in names if name in recorded and told[name] != recorded[name]]
+    how = "as recorded"
+    if differs:
+        how = ", ".join(f"{name} was {_shown(recorded[name])}" for name in differs)
+        how = f"DIFFERS from the run: {how}"
+    return f"step {told['step']}: {numbers} ({how})"
+
+
+def _shown(number: float | None, digits: str = "") -> str:
+    """Returns a number; null stands for NaN and Inf, which JSON does not have."""
+    return "NaN or Inf" if number is None else f"{number:{digits}}"
+
+
+def _inside(told: Mapping[str, Any]) -> Iterator[str]:
+    norms = ", ".join(
+        f"{name} {_shown(norm, '.4g')}" for name, norm in told["gradient_norms"].items()
+    )
+    yield f"gradient norms: {norms}"
+    for name, found in told["activations"].items():
+        bad = f", {found['not_finite']} of them NaN or Inf" if found["not_finite"] else ""
+        least, most = _shown(found["min"], ".4g"), _shown(found["max"], ".4g")
+        yield f"activations of {name}: {least} to {most}{bad}"
+    sequences = sorted(told["sequences"], key=lambda each: _rank(each["loss"]), reverse=True)
+    yield f"batch: {len(sequences)} sequences; those with the highest losses:"
+    for each in sequences[:_SEQUENCES]:
+        text = printable(each["text"][:_TEXT])
+        yield f"  sequence {each['sequence']}, loss {_shown(each['loss'], '.4g')}: {text}"
+
+
+def _rank(loss: float | None) -> float:
+    return inf if loss is None else loss
+
+
+def _head(wanted: Span, launch: Launch) -> str:
+    first = wanted.begin + 1
+    steps = f"step {wanted.step}" if first == wanted.step else f"steps {first} to {wanted.step}"
+    start = f"the checkpoint of step {wanted.begin}" if wanted.begin else "the phase's start"
+    devices = f", on {launch.devices} devices" if launch.devices is not None else ""
+    return f"replays {steps} from {start}, as attempt {launch.attempt} ran them{devices}"
+
+
+def _step_of(options: Namespace, job: JobView, committed: Sequence[int]) -> int:
+    """Returns the step that is wanted.
+
+    Raises:
+        ValueError: none is named, and the last failure is of no known step.
+    """
+    if options.step is not None:
+        return int(options.step)
+    failure = failure_that_counts(job.history, job.history.state)
+    if failure is None or failure.step is None:
+        kept = ", ".join(map(str, sorted(committed))) or "none"
+        raise ValueError(
+            "the last failure names no step: give --step N. Quickest are steps soon after a "
+            f"checkpoint (those of steps {kept})"
+        )
+    return failure.step + 1
+
+
+def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
+    """Returns the launch of an attempt, as far as it decides what is computed.
+
+    Raises:
+        ValueError: the program is not our trainer, or the attempt is not known.
+    """
+    starts = [
+        decision
+        for transition in job.history.transitions
+        for decision in transition.decisions
+        if isinstance(decision, StartWorkers) and attempt in (None, decision.attempt)
+    ]
+    if not starts:
+        raise ValueError(f"attempt {attempt or ''} is not in the journal (any more)")
+    start = starts[-1]
+    params = place / start.directory / "params.yaml"
+    prepared: Prepared = prepare(params, ())
+    plan = prepared.plans[0]
+    if plan.is_command:
+        raise ValueError(
+            "the job runs a command: only steps of our trainer can be run again, as only there "
+            "all that decides them is known"
+        )
+    return Launch(
+        job=job.history.state.job,
+        lineage="",
+        attempt=start.attempt,
+        phase=0,
+        plan=replace(plan, workers=1),
+        success=prepared.policy.phases[0].success,
+        rules=(),
+        model_dir=place,
+        directory=place / start.directory / attempt_folder(start.attempt),
+        params=params,
+        adjustments=start.adjustments,
+        num_devices=start.num_devices,
+        units=start.units if plan.workers == 1 else (),
+    )
+
+
+def _checkpoints(launch: Launch) -> Path:
+    directory = launch.plan.checkpoint_dir
+    if not isinstance(directory, Path):
+        raise ValueError(f"checkpoints in {directory} cannot be replayed: copy them to a disk")
+    return directory
+
+
+def _environment(launch: Launch) -> dict[str, str]:
+    """Returns the environment of the replay: that of a worker, without what connects it."""
+    inherited = environment.without_supervisor_variables(os.environ)
+    env = launch.inherited(inherited, launch.values(None))
+    env |= placement_variables(launch, 0, (), env)
+    env.pop(environment.SIMULATED_DEVICES, None)
+    return {**env, **launch.adjustments.to_environment()}
+
+
+def _measured_or_none(place: Path) -> list[dict[str, Any]]:
+    try:
+        return _measured(place)
+    except OSError:
+        return []

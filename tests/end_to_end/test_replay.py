@@ -1,0 +1,73 @@
+"""`supervise replay`: the bits of the run again, and nothing in model_dir touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.end_to_end.test_training import config
+from tests.running import Result
+
+Supervise = Callable[..., Result]
+
+
+def replay(cache: dict[str, str], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "supervisor", "replay", *map(str, arguments)]
+    env = {**os.environ, **cache}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
+
+
+def files_in(place: Path) -> dict[Path, tuple[int, int]]:
+    found = [path for path in place.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in found}
+
+
+def test_a_step_is_computed_again_to_the_bit(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    killed = config(model_dir, faults=[{"step": 12, "signal": "SIGKILL"}])
+    assert supervise(killed, env=cache).code == 0
+    before = files_in(model_dir)
+    done = replay(cache, model_dir, "--step", "17")
+    assert done.returncode == 0, done.stderr
+    head, *lines = done.stdout.splitlines()
+    assert head == (
+        "replays steps 16 to 17 from the checkpoint of step 15, as attempt 2 ran them, on 1 devices"
+    )
+    assert [line.partition(":")[0] for line in lines[:2]] == ["step 16", "step 17"]
+    assert all(line.endswith("(as recorded)") for line in lines[:2])
+    assert lines[2].startswith("gradient norms: ")
+    done = replay(cache, model_dir, "--step", "1", "--json")
+    told = json.loads(done.stdout)
+    assert (told["begin"], told["code"], told["told"][0]["step"]) == (0, 0, 1)
+    assert files_in(model_dir) == before
+    same = replay(cache, model_dir, "--compare", model_dir)
+    assert "no difference: all steps up to 17" in same.stdout
+
+
+def test_a_nan_is_found_again_at_the_step_of_the_failure(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    wild = config(model_dir)
+    wild["trainer"]["init"]["optimizer"] |= {"learning_rate": 1e20}
+    result = supervise(wild, env=cache)
+    assert result.code == 70, result.log
+    done = replay(cache, model_dir)
+    assert done.returncode == 0, done.stderr
+    assert "gradient_norm NaN or Inf" in done.stdout
+    assert "the run has no record of this step" in done.stdout
+
+
+def test_what_cannot_be_run_again_is_told(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    from tests.running import command_config
+
+    assert supervise(command_config(model_dir, success={"step": 6})).code == 0
+    done = replay(cache, model_dir, "--step", "3")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "only steps of our trainer can be run again" in done.stderr
