@@ -32,6 +32,7 @@ from trainer.bucket_paths import path_of
 from trainer.checkpoint_steps import (
     CheckpointSteps,
     ForeignCheckpointError,
+    Keep,
     NoUsableCheckpointError,
     set_aside,
     step_of,
@@ -83,22 +84,22 @@ class CheckpointSaver:
     def __init__(
         self,
         steps: CheckpointSteps,
-        keep: int,
+        keep: int | Keep,
         fingerprint: Fingerprint,
         warn: Warn,
         policy: SaveDecisionPolicy | None = None,
         before_commit: Callable[[], None] = lambda: None,
     ) -> None:
         """Clear what a killed save has left among `steps`. Later, keep the newest `keep` steps of
-        this job; `policy` decides when a save is due. `before_commit` is called in the thread that
-        commits a step, just before that.
+        this job, or those that it names; `policy` decides when a save is due. `before_commit` is
+        called in the thread that commits a step, just before that.
 
         Raises:
             UnmarkedCheckpointError: a step without a commit marker may be somebody's copy.
         """
         steps.directory.mkdir(parents=True, exist_ok=True)
         self._steps = steps
-        self._keep = keep
+        self._keep = keep if isinstance(keep, Keep) else Keep(keep)
         self._fingerprint = fingerprint
         self._warn = warn
         self._policy = policy
@@ -191,6 +192,19 @@ class CheckpointSaver:
             self._recording = Thread(target=self._record, args=(step,), name="manifest")
             self._recording.start()
         return step
+
+    def pin_newest(self) -> None:
+        """Keep the newest committed step, from which a failure can be replayed, until the next
+        failure. An error is told: what failed is more important."""
+        if not distributed.is_first():
+            return
+        try:
+            if (step := self.newest()) is not None:
+                self._allow(f"the pin of step {step}")
+                self._steps.pin(step)
+        except (OSError, FencedError) as error:
+            text = f"no checkpoint is kept for a replay: {error}"
+            self._warn(text, NoticeCode.CHECKPOINT_NOT_PINNED, None)
 
     def wait_for_manifest(self) -> None:
         """Wait until the manifest of the last committed save is written and old steps are removed.

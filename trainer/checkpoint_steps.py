@@ -18,6 +18,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -111,9 +112,17 @@ class CheckpointSteps(Protocol):
         """Record that `step` was committed."""
         ...
 
-    def evict(self, keep: int, allow: Callable[[str], None], warn: Warn) -> None:
-        """Remove this job's oldest steps until `keep` are left. `allow` is called before each, with
-        a description, and raises to refuse."""
+    def evict(self, keep: Keep, allow: Callable[[str], None], warn: Warn) -> None:
+        """Remove this job's steps that `keep` and the pin do not spare, the oldest first. `allow`
+        is called before each, with a description, and raises to refuse."""
+        ...
+
+    def pin(self, step: int) -> None:
+        """Keep `step` until another one is pinned.
+
+        Raises:
+            OSError: this cannot be recorded.
+        """
         ...
 
     def is_own(self, step: int, path: Path) -> bool:
@@ -199,12 +208,29 @@ def forget(ledger: Ledger) -> None:
             entries.evicting.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which steps of a job are kept."""
+
+    newest: int
+    """So many of the newest ones."""
+    every: int | None = None
+    """And all multiples of this; None: no others."""
+
+    def spares(self, step: int) -> bool:
+        """Whether `step` is kept however old it is."""
+        return self.every is not None and step % self.every == 0
+
+
 def steps_to_evict(
-    ledger: Ledger, found: Iterable[tuple[int, Path]], keep: int
+    ledger: Ledger, found: Iterable[tuple[int, Path]], keep: Keep
 ) -> list[tuple[int, Path]]:
-    """Return this job's steps except its newest `keep`, oldest first."""
+    """Return this job's steps that are not kept, oldest first. The step before a failure is kept,
+    too: see `Entries.pinned`."""
     own = [(step, path) for step, path in found if ledger.owns(step, path)]
-    return sorted(own, reverse=True)[keep:][::-1]
+    old = sorted(own, reverse=True)[keep.newest :][::-1]
+    pinned = ledger.entries.pinned
+    return [(step, path) for step, path in old if step != pinned and not keep.spares(step)]
 
 
 def is_expected_in(path: Path) -> Callable[[str], bool]:
@@ -310,7 +336,11 @@ class RenamedSteps:
         """See `CheckpointSteps`."""
         self._ledger.mark_committed(step)
 
-    def evict(self, keep: int, allow: Callable[[str], None], warn: Warn) -> None:
+    def pin(self, step: int) -> None:
+        """See `CheckpointSteps`."""
+        self._ledger.pin(step)
+
+    def evict(self, keep: Keep, allow: Callable[[str], None], warn: Warn) -> None:
         """See `CheckpointSteps`. Each step is renamed first, to a unique name that is recorded in
         the ledger before."""
         for step, path in steps_to_evict(self._ledger, committed_steps(self.directory), keep):

@@ -46,6 +46,9 @@ class Entries:
     """Names of folders whose removal has begun."""
     warned: set[str] = field(default_factory=set)
     """Names of things that are not this job's, of which a person has already been told."""
+    pinned: int | None = None
+    """The step that the last attempt with an exception or NaN restored or saved last: it is kept,
+    so that the failure can be replayed. None: there was no such attempt."""
 
 
 class Ledger:
@@ -107,6 +110,12 @@ class Ledger:
             if at is not None:
                 entries.committed[step] = at
 
+    def pin(self, step: int) -> None:
+        """Record that `step` is kept until another one is pinned; errors as `change`."""
+        if self.entries.pinned != step:
+            with self.change() as entries:
+                entries.pinned = step
+
     def owns(self, step: int, path: Path) -> bool:
         """Whether the committed step in `path` is the one that this job committed.
 
@@ -136,6 +145,7 @@ def _parsed(data: bytes, name: str) -> Entries:
             {int(step): int(at) for step, at in body["committed"].items()},
             {str(one) for one in body["evicting"]},
             {str(one) for one in body["told"]},
+            None if body.get("pinned") is None else int(body["pinned"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UnreadableError(name, f"is not a ledger ({type(error).__name__})") from None
@@ -147,5 +157,6 @@ def _encoded(entries: Entries) -> bytes:
         "committed": {str(step): at for step, at in sorted(entries.committed.items())},
         "evicting": sorted(entries.evicting),
         "told": sorted(entries.warned)[:_MAX_WARNED],
+        "pinned": entries.pinned,
     }
     return json.dumps(body, indent=1).encode() + b"\n"

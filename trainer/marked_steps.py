@@ -29,6 +29,7 @@ from supervisor.protocol.removal import NotOursError, Place
 from trainer import bucket_paths
 from trainer.checkpoint_steps import (
     REMOVED,
+    Keep,
     UnmarkedCheckpointError,
     as_unreadable_errors,
     evicting,
@@ -137,7 +138,11 @@ class MarkedSteps:
         """See `CheckpointSteps`."""
         self._ledger.mark_committed(step)
 
-    def evict(self, keep: int, allow: Callable[[str], None], warn: Warn) -> None:
+    def pin(self, step: int) -> None:
+        """See `CheckpointSteps`."""
+        self._ledger.pin(step)
+
+    def evict(self, keep: Keep, allow: Callable[[str], None], warn: Warn) -> None:
         """See `CheckpointSteps`. The marker goes first, so that half a step is never committed."""
         found = committed_steps(self.directory, posix=False)
         for step, path in steps_to_evict(self._ledger, found, keep):

@@ -18,7 +18,7 @@ from supervisor.protocol.save_request import SaveRequests
 from supervisor.protocol.simulated import HeldDevices
 from trainer import deterministic_reduction, distributed
 from trainer.checkpoint import CheckpointSaver, restore_parts
-from trainer.checkpoint_steps import steps_in
+from trainer.checkpoint_steps import Keep, steps_in
 from trainer.config_fingerprint import fingerprint, fingerprint_across
 from trainer.evaluation import Evaluation
 from trainer.host_time import HostTime
@@ -117,7 +117,8 @@ def train(
 def _checkpoints(init: InitConfig, warn: Warn, metrics: MetricsWriter) -> CheckpointSaver:
     where = init.checkpoint
     steps, policy = steps_in(where.directory), save_policy(where, SaveRequests())
-    return CheckpointSaver(steps, where.keep, fingerprint(init), warn, policy, metrics.sync)
+    keep = Keep(where.keep, where.keep_every)
+    return CheckpointSaver(steps, keep, fingerprint(init), warn, policy, metrics.sync)
 
 
 def _is_complete(config: TrainerConfig, checkpoints: CheckpointSaver, reporter: Reporter) -> bool:

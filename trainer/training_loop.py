@@ -72,6 +72,10 @@ class TrainingLoop:
         except NotFiniteError:
             self._tell_committed(wait=True)
             self.checkpoints.wait_for_manifest()
+            self.checkpoints.pin_newest()
+            raise
+        except Exception:
+            self.checkpoints.pin_newest()
             raise
         finally:
             self.metrics.flush()

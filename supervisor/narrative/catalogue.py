@@ -403,6 +403,10 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "The last read of a checkpoint did not complete: it is verified before the next one.",
             NOTICE,
         ),
+        "checkpoint-not-pinned": Kind(
+            "The trainer could not have the checkpoint before a failure kept for a replay.",
+            NOTICE,
+        ),
         "checkpoint-not-removed": Kind(
             "The trainer could not remove an old checkpoint, or the rest of a killed save.", NOTICE
         ),

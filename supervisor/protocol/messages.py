@@ -43,6 +43,7 @@ class NoticeCode(StrEnum):
     CHECKPOINTS_FOREIGN = "checkpoints-foreign"
     CHECKPOINT_DAMAGED = "checkpoint-damaged"
     CHECKPOINT_NOT_REMOVED = "checkpoint-not-removed"
+    CHECKPOINT_NOT_PINNED = "checkpoint-not-pinned"
     CHECKPOINT_READ_BROKEN_OFF = "checkpoint-read-broken-off"
     CHECKPOINT_SKIPPED = "checkpoint-skipped"
     CHECKPOINT_UNVERIFIED = "checkpoint-unverified"

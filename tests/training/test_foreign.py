@@ -38,6 +38,7 @@ from trainer.checkpoint import CheckpointSaver, restore_parts
 from trainer.checkpoint_steps import (
     CheckpointSteps,
     ForeignCheckpointError,
+    Keep,
     NoUsableCheckpointError,
     RenamedSteps,
     UnmarkedCheckpointError,
@@ -62,7 +63,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 class Saver:
     """Saves a tiny state as the trainer does, in this process."""
 
-    def __init__(self, directory: Path, keep: int = 2) -> None:
+    def __init__(self, directory: Path, keep: int | Keep = 2) -> None:
         self.said = Notices()
         self.directory = directory
         self.keep = keep
@@ -115,6 +116,36 @@ def test_keep_evicts_this_jobs_steps_alone(saver: Saver, monkeypatch: pytest.Mon
     assert "did not save: '1', '2'" in saver.said[0]
     saver.save(7)  # another process of the same job
     assert saver.steps == {"1", "2", "6", "7"}
+
+
+@pytest.mark.parametrize("kind", [RenamedSteps, MarkedSteps])
+def test_multiples_and_the_step_before_a_failure_are_kept_besides(
+    saver: Saver, kind: type[RenamedSteps | MarkedSteps]
+) -> None:
+    saver.steps_in, saver.keep = kind, Keep(newest=2, every=10)
+    saver.save(10, 14, 18)
+    failed = saver.opened()
+    failed.pin_newest()
+    failed.close()
+    saver.save(20, 22, 24, 26)
+    assert saver.steps == {"10", "18", "20", "24", "26"}
+    failed = saver.opened()
+    failed.pin_newest()  # the next failure: the pin moves
+    failed.close()
+    saver.save(28, 32, 34)
+    assert saver.steps == {"10", "20", "26", "32", "34"}
+    assert not saver.said
+
+
+def test_a_pin_that_cannot_be_written_is_told(saver: Saver) -> None:
+    saver.save(1)
+    checkpoints = saver.opened()
+    (ledger,) = saver.directory.glob("supervise_ledger_*.json")
+    ledger.unlink()
+    ledger.mkdir()  # so that it cannot be replaced
+    checkpoints.pin_newest()
+    checkpoints.close()
+    assert saver.said.codes == [NoticeCode.CHECKPOINT_NOT_PINNED]
 
 
 def test_another_step_under_the_name_of_ours_is_not_evicted(saver: Saver, tmp_path: Path) -> None:
@@ -310,7 +341,7 @@ def test_what_a_killed_eviction_left_on_a_mount_goes_by_its_time_of_commit(saver
     killed = Halves(saver.directory)
     killed.clear(saver.said)
     with pytest.raises(KeyboardInterrupt):
-        killed.evict(1, lambda what: None, saver.said)
+        killed.evict(Keep(1), lambda what: None, saver.said)
     again = MarkedSteps(saver.directory)
     again.clear(saver.said)
     assert (saver.steps, saver.said) == ({"10"}, [])
@@ -491,7 +522,7 @@ def test_a_job_lives_among_anything_and_changes_nothing_of_it(
             steps.clear(said)
             steps.begin(saving, said)
             commit(steps, saving)
-            steps.evict(1, lambda what: None, said)
+            steps.evict(Keep(1), lambda what: None, said)
         assert fingerprint(outside) == away
         for name, told in before.items():
             if name in clean or name.startswith("supervise_ledger"):

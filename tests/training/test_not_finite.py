@@ -85,6 +85,8 @@ def test_a_state_that_is_not_finite_is_never_saved(make_trainer: MakeTrainer) ->
     assert record.exceptions[-1].type.endswith("NotFiniteError")
     assert f"step {bad}: NaN or Inf" in record.exceptions[-1].message
     assert record.step == bad - 1
+    (ledger,) = trainer.checkpoints.glob("supervise_ledger_*.json")
+    assert json.loads(ledger.read_text())["pinned"] == newest_step(trainer.checkpoints)
 
 
 def test_nor_on_sigterm(make_trainer: MakeTrainer) -> None:

@@ -199,7 +199,11 @@ class CheckpointSchedule(TrainingSection):
     every: Interval = 100
     """Steps between two checkpoints, or a duration such as 5m, by the clock of rank 0."""
     keep: Count = 3
-    """How many checkpoints of our trainer are kept; older ones are deleted. Not for a command."""
+    """How many checkpoints of our trainer are kept; older ones are deleted. Not for a command. The
+    one before the last NaN or exception is kept besides, so that it can be replayed."""
+    keep_every: Count | None = None
+    """Also keep each checkpoint whose step is a multiple of this, for good. Default: none. Not for
+    a command."""
     snapshot: SnapshotConfig | None = None
     """Snapshots in memory. Default: none."""
 
