@@ -66,20 +66,24 @@ def _commit(place: Path | Uri, job: JobView) -> str:
     before, attempt = job.history.state.newest, job.history.state.attempt
     least = job.live.live.step if job.live is not None else None
     least = max((step for step in (least, before) if step is not None), default=None)
+
+    def committed() -> int | None:
+        newest = view(place).history.state.newest
+        return newest if newest != before and (least is None or (newest or 0) >= least) else None
+
     end = time.monotonic() + _PATIENCE
     for _ in looks_while_it_lives(place, job):
         state = view(place).history.state
-        is_new = state.newest is not None and state.newest != before
-        if is_new and (least is None or (state.newest or 0) >= least):
-            return f"checkpoint of step {state.newest} is committed"
-        if state.attempt != attempt or state.exit_code is not None:
+        if committed() is not None or state.attempt != attempt or state.exit_code is not None:
             break
         if time.monotonic() > end:
             raise TimeoutError(
                 f"no checkpoint was committed within {_PATIENCE / 60:.0f} min; the job goes on: "
                 f"{line(view(place))}"
             )
-    raise ValueError(f"the attempt ended before it saved: {line(view(place))}")
+    if (step := committed()) is None:
+        raise ValueError(f"the attempt ended before it saved: {line(view(place))}")
+    return f"checkpoint of step {step} is committed"
 
 
 def _cannot_be_asked(place: Path | Uri) -> str:

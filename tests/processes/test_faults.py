@@ -156,7 +156,7 @@ def test_where_the_job_ends_nobody_is_told_that_it_is_restarted(
     assert result.code == 76
     todo = (
         "The last failure was: preempted (SIGTERM that the supervisor did not send). Find out who "
-        "sends SIGTERM. Run the same command again to go on from the newest checkpoint."
+        "sends SIGTERM. Run the same command again."
     )
     told = (
         f"{todo} If the program saves checkpoints, the warning about them says why none of them "

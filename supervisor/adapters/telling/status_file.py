@@ -71,7 +71,8 @@ class StatusFile:
                 self._listens_in, is_news = attempt, True
         if not self._writer.has_started:
             self._writer.start()
-            self._tick()
+            if self._writer.has_started:
+                self._tick()
         elif is_news or transition.decisions or _lasting(transition.after) != _lasting(before):
             self._write()
 
@@ -131,8 +132,15 @@ class _NewestWriter:
         return self._thread.ident is not None
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread; where none can be started, that is told, and the next call tries
+        again."""
+        self._file.attempt(self._start)
+
+    def _start(self) -> None:
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # pids.max, RLIMIT_NPROC, RLIMIT_AS
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def write(self, data: bytes) -> None:
         """Write `data` soon; never waits."""
