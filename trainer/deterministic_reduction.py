@@ -52,6 +52,12 @@ def on_each_device(mesh: Mesh, function: Callable[[Any, jax.Array], Any]) -> Any
     )
 
 
+def sums(numbers: Any) -> Any:
+    """Return the sums of whole `numbers` over all devices, which have no order. Call it inside
+    `on_each_device`."""
+    return jax.lax.psum(numbers, AXES)
+
+
 def mean(function: Callable[[jax.Array, jax.Array], Any], tokens: jax.Array, zeros: Any) -> Any:
     """Return the mean of `function` over the micro-batches of all devices. Call it inside
     `on_each_device`.

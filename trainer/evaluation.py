@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from supervisor.config.training.sections import ValidationConfig
 from trainer.batch_sharder import BatchSharder
 from trainer.data import Batch, validation_batches
 from trainer.executables import Executables
+from trainer.objective import objective_of
 from trainer.step import jit_evaluation_loss
 from trainer.train_state import TrainState, TrainStateSpec
 
@@ -19,7 +21,7 @@ def compiled_loss(
 ) -> Future[Callable[..., Any]]:
     """Load or compile the evaluation step; returns its future."""
     tokens = sharder.abstract(config.dataloader.sequence_length + 1)
-    function = jit_evaluation_loss(spec)
+    function = jit_evaluation_loss(replace(spec, objective=objective_of(config.dataloader)))
     return executables.get("evaluation step", function, spec.abstract, tokens)
 
 

@@ -35,7 +35,8 @@ from trainer.checkpoint import restore
 from trainer.data import Batch, training_batches
 from trainer.mesh import make_mesh
 from trainer.metrics import numbers
-from trainer.step import dropout_keys, jit_loss_and_gradients, jit_train_step, token_losses
+from trainer.objective import objective_of, token_ids
+from trainer.step import dropout_keys, jit_loss_and_gradients, jit_train_step
 from trainer.tokenizer import decode
 from trainer.train import state_from_other_phase
 from trainer.train_state import TrainState, TrainStateSpec
@@ -60,7 +61,7 @@ class Replay:
         self._text = loader.tokens_field is None
         self._skipped = adjustments.skip_steps
         self._sharder = BatchSharder(make_mesh(found), found)
-        self.spec = TrainStateSpec.of(init, self._sharder.mesh)
+        self.spec = TrainStateSpec.of(init, self._sharder.mesh, objective_of(loader))
         self._batches = training_batches(
             loader, init.loop.global_batch_size, init.data_shuffle_seed, init.model.vocab_size
         )
@@ -108,11 +109,13 @@ class Replay:
             model = nnx.merge(spec.graph, state.params)
             keys = dropout_keys(spec, state.step, index)
             found, logits = {}, micro
-            for name, logits in model.activations(micro[:, :-1], keys):
+            for name, logits in model.activations(spec.objective.inputs(micro), keys):
                 order[name] = None
                 bad = jnp.sum(~jnp.isfinite(logits))
                 found[name] = {"min": logits.min(), "max": logits.max(), "not_finite": bad}
-            return found, token_losses(logits, micro).mean(axis=-1)
+            losses = spec.objective.losses(logits, micro)
+            learned = (losses != 0).sum(axis=-1)
+            return found, losses.sum(axis=-1) / jnp.maximum(learned, 1)
 
         size, compiled = tokens.shape[1], jax.jit(forward)
         parts = [
@@ -130,6 +133,7 @@ class Replay:
         return extremes, np.concatenate([losses for _, losses in parts])
 
     def _shown(self, sequence: np.ndarray) -> str:
+        sequence = token_ids(sequence)
         if self._text:
             return "".join(decode(part) for part in _documents(sequence))
         return " ".join(map(str, sequence[:_SHOWN_TOKENS]))

@@ -49,10 +49,12 @@ def loss_and_gradients(
 ) -> tuple[jax.Array, Params]:
     """Return the mean loss of a global batch, in nats per token, and its gradients."""
 
+    scale = _scale(spec, tokens)
+
     def differentiate(micro: jax.Array, sequence_index: jax.Array) -> tuple[jax.Array, Params]:
         keys = dropout_keys(spec, state.step, sequence_index)
-        loss = jax.value_and_grad(partial(_loss, spec.graph))
-        result: tuple[jax.Array, Params] = loss(state.params, micro, keys)
+        loss = jax.value_and_grad(partial(_loss, spec))
+        result: tuple[jax.Array, Params] = loss(state.params, micro, keys, scale)
         return result
 
     zeros = jnp.float32(0), _zeros(spec, state.params)
@@ -77,24 +79,39 @@ def all_finite(tree: Any) -> jax.Array:
 def evaluation_loss(spec: TrainStateSpec, state: TrainState, tokens: jax.Array) -> jax.Array:
     """Return the mean loss of a global batch, without dropout, in nats per token."""
 
+    scale = _scale(spec, tokens)
+
     def measure(micro: jax.Array, _: jax.Array) -> jax.Array:
-        return _loss(spec.graph, state.params, micro, None)
+        return _loss(spec, state.params, micro, None, scale)
 
     loss: jax.Array = _mean(spec)(measure, tokens, jnp.float32(0))
     return loss
 
 
 def _loss(
-    graph: nnx.GraphDef[Any], params: Params, tokens: jax.Array, keys: jax.Array | None
+    spec: TrainStateSpec,
+    params: Params,
+    tokens: jax.Array,
+    keys: jax.Array | None,
+    scale: jax.Array | None,
 ) -> jax.Array:
-    logits = nnx.merge(graph, params)(tokens[:, :-1], keys)
-    return jnp.mean(token_losses(logits, tokens))
+    """Return the loss of a micro-batch: the mean over all its positions, times `scale`."""
+    logits = nnx.merge(spec.graph, params)(spec.objective.inputs(tokens), keys)
+    loss = jnp.mean(spec.objective.losses(logits, tokens))
+    return loss if scale is None else loss * scale
 
 
-def token_losses(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Return the loss of each target, [sequences, length], in nats."""
-    losses: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
-    return losses
+def _scale(spec: TrainStateSpec, tokens: jax.Array) -> jax.Array | None:
+    """Return the factor that makes the mean over all positions of the global batch one over those
+    that are learned, however the batch is cut; None: all are."""
+    learned = spec.objective.num_targets(tokens)
+    if learned is None:
+        return None
+    positions = tokens.size - tokens.size // tokens.shape[-1]
+    if spec.config.is_bitwise:
+        learned, positions = deterministic_reduction.sums((learned, positions))
+    scale: jax.Array = jnp.float32(positions) / jnp.maximum(learned, 1).astype(jnp.float32)
+    return scale
 
 
 def _mean(spec: TrainStateSpec) -> Callable[..., Any]:

@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from supervisor.config.training.data_files import matching_files, records, text_of, tokens_of
+from supervisor.config.training.data_files import (
+    completion_of,
+    matching_files,
+    records,
+    text_of,
+    tokens_of,
+)
 from supervisor.config.training.sections import DataloaderConfig
-from trainer.tokenizer import pack
+from trainer.objective import unlearned
+from trainer.tokenizer import encode, pack
 
 Stream = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
-"""Token ids, in the smaller type that holds the vocabulary."""
+"""Token ids, in the smaller type that holds the vocabulary; int32 where some are not learned
+(`objective.unlearned`)."""
 
 
 def read_stream(config: DataloaderConfig, vocab_size: int) -> Stream:
@@ -24,6 +32,9 @@ def read_stream(config: DataloaderConfig, vocab_size: int) -> Stream:
         DataError: a record lacks the configured field, or has ids outside the vocabulary.
     """
     files = [file for pattern in config.paths for file in matching_files(pattern)]
+    if config.completion_field is not None:
+        pairs = [part for file in files for part in _completions(file, config)]
+        return np.concatenate(pairs) if pairs else np.empty(0, np.int32)
     if config.tokens_field is None:
         return pack(text for file in files for text in _texts(file, config.text_field))
     kind: Any = np.uint16 if vocab_size <= 2**16 else np.int32
@@ -37,6 +48,14 @@ def _texts(file: Path, field: str) -> Iterator[bytes | str]:
         return
     for record, where in records(file):
         yield text_of(record, field, where)
+
+
+def _completions(file: Path, config: DataloaderConfig) -> Iterator[npt.NDArray[np.int32]]:
+    """Yields the prompt of each record, which is not learned, and its completion with the end."""
+    for record, where in records(file):
+        prompt, completion = completion_of(record, config, where)
+        yield unlearned(encode(prompt).astype(np.int32))
+        yield pack([completion]).astype(np.int32)
 
 
 def _ids(file: Path, field: str, vocab_size: int, kind: Any) -> Iterator[npt.NDArray[Any]]:

@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from supervisor.config.training.resolved import InitConfig
 from trainer.mesh import state_sharding
 from trainer.model import Decoder
+from trainer.objective import NextToken, Objective
 from trainer.optimizer import make_schedule, make_transformation
 
 Params = nnx.State[Any, Any]
@@ -41,6 +42,7 @@ class TrainStateSpec:
     includes the sharding, for each array."""
 
     config: InitConfig
+    objective: Objective
     mesh: Mesh
     graph: nnx.GraphDef[Decoder]
     transformation: optax.GradientTransformation
@@ -48,13 +50,17 @@ class TrainStateSpec:
     abstract: TrainState
 
     @classmethod
-    def of(cls, config: InitConfig, mesh: Mesh) -> TrainStateSpec:
-        """Return the spec for training `config` on `mesh`, without computing anything."""
+    def of(
+        cls, config: InitConfig, mesh: Mesh, objective: Objective | None = None
+    ) -> TrainStateSpec:
+        """Return the spec for training `config` on `mesh`, without computing anything. Without an
+        `objective`, each next token is learned."""
         model = nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0)))
         transformation = make_transformation(config.optimizer)
         shapes = jax.eval_shape(lambda: _create(config, transformation, jax.random.key(0)))
         return cls(
             config=config,
+            objective=objective or NextToken(),
             mesh=mesh,
             graph=nnx.graphdef(model),
             transformation=transformation,

@@ -87,6 +87,21 @@ def test_a_wrong_value_is_named_with_its_key(path: str, value: Any, message: str
     assert message in told
 
 
+def test_a_prompt_needs_a_completion_and_neither_goes_with_token_ids(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"question": "2+2=", "answer": ""}\n')
+    loader = {"paths": str(data), "prompt_field": "question", "text_field": "question"}
+    ((where, message),) = _checked(_with("fit.train_dataloader", loader)).problems
+    assert where[-1] == "prompt_field"
+    assert message.startswith("needs completion_field")
+    loader["completion_field"] = "answer"
+    ((_, message),) = _checked(_with("fit.train_dataloader", loader)).problems
+    assert "data.jsonl:1: the completion in the field 'answer' is empty" in message
+    loader["tokens_field"] = "ids"
+    problems = _checked(_with("fit.train_dataloader", loader)).problems
+    assert "beside completion_field" in str(problems)
+
+
 @pytest.mark.parametrize(
     ("section", "known"),
     [

@@ -38,12 +38,14 @@ def check_first_records(config: DataloaderConfig, vocab_size: int) -> None:
     """
     for file in (file for pattern in config.paths for file in matching_files(pattern)):
         with open_file(file, linked=True) as data:
-            is_jsonl = file.suffix == ".jsonl" or config.tokens_field is not None
+            is_jsonl = file.suffix == ".jsonl" or config.reads_records
             line = data.readline(_MAX_FIRST) if is_jsonl else b""
         if line and len(line) < _MAX_FIRST:
             record, where = parse_record(line, f"{file}:1"), f"{file}:1"
             if config.tokens_field is not None:
                 tokens_of(record, config.tokens_field, vocab_size, where)
+            elif config.completion_field is not None:
+                completion_of(record, config, where)
             else:
                 text_of(record, config.text_field, where)
 
@@ -73,16 +75,36 @@ def parse_record(line: bytes, where: str) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def text_of(record: dict[str, Any], field: str, where: str) -> str:
-    """Returns the text in the field `field` of `record`.
+def text_of(record: dict[str, Any], field: str, where: str, key: str = "text_field") -> str:
+    """Returns the text in the field `field` of `record`, which the key `key` names.
 
     Raises:
         DataError: the field has no text.
     """
     text = record.get(field)
     if not isinstance(text, str):
-        raise DataError(f"{where}: no text in the field {field!r}; set text_field")
+        raise DataError(f"{where}: no text in the field {field!r}; set {key}")
     return text
+
+
+def completion_of(record: dict[str, Any], config: DataloaderConfig, where: str) -> tuple[str, str]:
+    """Returns the prompt and the completion of `record`; the prompt is empty if the config names
+    none.
+
+    Raises:
+        DataError: one of them has no text, or the completion is empty.
+    """
+    assert config.completion_field is not None
+    prompt = ""
+    if config.prompt_field is not None:
+        prompt = text_of(record, config.prompt_field, where, "prompt_field")
+    completion = text_of(record, config.completion_field, where, "completion_field")
+    if not completion:
+        raise DataError(
+            f"{where}: the completion in the field {config.completion_field!r} is empty, so there "
+            "is nothing to learn: remove the record, or mend it"
+        )
+    return prompt, completion
 
 
 def tokens_of(record: dict[str, Any], field: str, vocab_size: int, where: str) -> list[int]:

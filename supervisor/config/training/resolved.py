@@ -172,9 +172,9 @@ def _contradictions(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
             "needs tensorboardX here: pip install '.[tensorboard]' in a checkout (value true)",
         )
     yield from _unusable_directory(init.checkpoint.directory)
-    yield from _unmatched(config.fit.train_dataloader, "train_dataloader")
+    yield from _loader_problems(config.fit.train_dataloader, "train_dataloader")
     if config.fit.validation is not None:
-        yield from _unmatched(config.fit.validation.dataloader, "validation", "dataloader")
+        yield from _loader_problems(config.fit.validation.dataloader, "validation", "dataloader")
 
 
 def _reads_text(fit: FitConfig) -> bool:
@@ -190,6 +190,21 @@ def _unusable_directory(directory: Path | Uri) -> Iterator[tuple[Location, str]]
     if isinstance(directory, Uri) and find_spec("gcsfs") is None:
         value = shown(str(directory))
         yield where, f"needs gcsfs here: pip install '.[gcs]' in a checkout (value {value})"
+
+
+def _loader_problems(loader: DataloaderConfig, *section: str) -> Iterator[tuple[Location, str]]:
+    where = ("fit", *section)
+    if loader.completion_field is None and loader.prompt_field is not None:
+        yield (
+            (*where, "prompt_field"),
+            "needs completion_field, which names what is learned after the prompt",
+        )
+    if loader.completion_field is not None and loader.tokens_field is not None:
+        yield (
+            (*where, "tokens_field"),
+            "is given beside completion_field: the records hold either token ids or texts",
+        )
+    yield from _unmatched(loader, *section)
 
 
 def _unmatched(loader: DataloaderConfig, *section: str) -> Iterator[tuple[Location, str]]:

@@ -226,6 +226,17 @@ class DataloaderConfig(TrainingSection):
     """Field of a JSONL record that holds token ids, which are used without a tokenizer. The files
     are then JSONL whatever their suffix. An id outside model.vocab_size ends the job. Default: the
     data is text."""
+    prompt_field: str | None = None
+    """Field of a JSONL record that holds a prompt, where `completion_field` is given: it is read,
+    but not learned. Default: the records have none."""
+    completion_field: str | None = None
+    """Field of a JSONL record that holds a completion: only its text, and the end of the document
+    after it, are learned. It takes the place of text_field. Default: all text is learned."""
+
+    @property
+    def reads_records(self) -> bool:
+        """Whether each file is JSONL, whatever its suffix."""
+        return self.tokens_field is not None or self.completion_field is not None
 
 
 class ValidationConfig(TrainingSection):
