@@ -1,7 +1,7 @@
-"""`python -P -m trainer.replay PARAMS.yaml BEGIN STEP [--pdb]`: runs the steps from BEGIN to STEP
-again, as an attempt ran them, and looks into the last of them.
+"""`python -P -m trainer.replay PARAMS.yaml CHECKPOINTS BEGIN STEP [--pdb]`: runs the steps from
+BEGIN to STEP again, as an attempt ran them, and looks into the last of them.
 
-It restores the checkpoint of step BEGIN (0: what the phase starts from), takes the same batches
+It restores step BEGIN in CHECKPOINTS (0: what the phase starts from), takes the same batches
 with the same seeds, and computes the same compiled step on the same number of devices. It writes
 nothing but standard output: an object for each step, as in metrics.jsonl, and at last one for STEP,
 with gradient norms, activations and the sequences of its batch. `--pdb` stops before STEP, and at
@@ -33,6 +33,7 @@ from trainer import deterministic_reduction
 from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import restore
 from trainer.data import Batch, training_batches
+from trainer.manifest import DamagedError, read_manifest
 from trainer.mesh import make_mesh
 from trainer.metrics import numbers
 from trainer.objective import objective_of, token_ids
@@ -48,11 +49,14 @@ _SHOWN_TOKENS = 64
 class Replay:
     """The training of `config` from step `begin` on, one step at a time."""
 
-    def __init__(self, config: TrainerConfig, begin: int, adjustments: Adjustments) -> None:
-        """Restore the state of `begin`.
+    def __init__(
+        self, config: TrainerConfig, checkpoints: Path, begin: int, adjustments: Adjustments
+    ) -> None:
+        """Restore the state of `begin` from `checkpoints`.
 
         Raises:
             ValueError: the devices here are not as many as the attempt had.
+            DamagedError: the files of the checkpoint are not what was committed.
         """
         init, loader = config.init, config.fit.train_dataloader
         found = rung(init, jax.device_count(), adjustments.accumulation)
@@ -67,7 +71,7 @@ class Replay:
         )
         self._train_step = jit_train_step(self.spec)
         self.step = begin
-        self.state = self._restored(config)
+        self.state = self._restored(config, checkpoints)
 
     def next_batch(self) -> Batch:
         """Return the batch of the next step: it is taken by that."""
@@ -138,10 +142,12 @@ class Replay:
             return "".join(decode(part) for part in _documents(sequence))
         return " ".join(map(str, sequence[:_SHOWN_TOKENS]))
 
-    def _restored(self, config: TrainerConfig) -> TrainState:
+    def _restored(self, config: TrainerConfig, checkpoints: Path) -> TrainState:
         if self.step:
-            place = config.init.checkpoint.directory
-            state, position = restore(place, self.step, self.spec.abstract)
+            path = checkpoints / str(self.step)
+            if (manifest := read_manifest(path)) is not None:
+                manifest.verify(path)
+            state, position = restore(checkpoints, self.step, self.spec.abstract)
             self._batches.set_state(position)
             return state
         if config.start_from is not None:
@@ -168,9 +174,9 @@ def _norms_by_layer(gradients: Any) -> Iterator[tuple[str, float]]:
         yield name, square**0.5
 
 
-def _run(config: TrainerConfig, begin: int, last: int, *, debugs: bool) -> None:
+def _run(config: TrainerConfig, checkpoints: Path, begin: int, last: int, *, debugs: bool) -> None:
     deterministic_reduction.same_threads(config.init)
-    replay = Replay(config, begin, Adjustments.from_environment())
+    replay = Replay(config, checkpoints, begin, Adjustments.from_environment())
     while replay.step < last - 1:
         _tell(replay.advance(replay.next_batch()))
     batch = replay.next_batch()
@@ -202,11 +208,13 @@ def _finite_only(value: Any) -> Any:
 
 def main() -> None:
     """Replay what the arguments say."""
-    params, begin, last, *options = sys.argv[1:]
+    params, checkpoints, begin, last, *options = sys.argv[1:]
     config = parse(yaml.safe_load(Path(params).read_text(encoding="utf-8")))
     debugs = "--pdb" in options
     try:
-        _run(config, int(begin), int(last), debugs=debugs)
+        _run(config, Path(checkpoints), int(begin), int(last), debugs=debugs)
+    except DamagedError as damage:
+        raise SystemExit(f"the checkpoint of step {begin} is damaged: {damage}") from None
     except Exception:
         if debugs:
             pdb.post_mortem()

@@ -19,7 +19,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli.arguments import Commands
+from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.job_view import JobView, print_line, run_and_report, view
 from supervisor.cli.status import failure_that_counts
 from supervisor.core.decisions import StartWorkers
@@ -29,6 +29,7 @@ from supervisor.files.attempts import attempt_folder
 from supervisor.prepare import Prepared, prepare
 from supervisor.protocol import environment, metrics_file, reading
 from supervisor.protocol.committed import committed_steps
+from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import UnreadableError
 
@@ -72,7 +73,7 @@ def add_parser(commands: Commands) -> None:
         type=Path,
         help="find the first step at which the job in OTHER_DIR differs; nothing is run",
     )
-    parser.add_argument("model_dir", metavar="MODEL_DIR", type=Path, help="the job's model_dir")
+    add_model_dir(parser)
 
 
 def run(options: Namespace) -> int:
@@ -114,7 +115,7 @@ def first_difference(
 
 
 def _compare(options: Namespace) -> None:
-    ours, theirs = _measured(options.model_dir), _measured(options.compare)
+    ours, theirs = _measured(_on_disk(options.model_dir)), _measured(options.compare)
     last = min(ours[-1]["step"], theirs[-1]["step"])
     found = first_difference(ours, theirs)
     if options.json:
@@ -150,15 +151,16 @@ def _is_step(record: Mapping[str, Any]) -> bool:
 
 
 def _replay(options: Namespace) -> None:
-    place: Path = options.model_dir.absolute()
+    place = _on_disk(options.model_dir).absolute()
     job = view(place)
     launch = _launch(place, job, options.attempt)
-    steps = [step for step, _ in committed_steps(_checkpoints(launch))]
+    checkpoints = _checkpoints(launch)
+    steps = [step for step, _ in committed_steps(checkpoints)]
     wanted = span(_step_of(options, job, steps), steps)
     if not options.json:
         print_line(_head(wanted, launch))
-    arguments = [str(launch.params), str(wanted.begin), str(wanted.step)]
-    argv = [sys.executable, "-P", "-m", "trainer.replay", *arguments]
+    what = (launch.params, checkpoints, wanted.begin, wanted.step)
+    argv = [sys.executable, "-P", "-m", "trainer.replay", *map(str, what)]
     env = _environment(launch)
     if options.pdb:
         subprocess.run([*argv, "--pdb"], env=env, check=False)
@@ -293,10 +295,17 @@ def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
 
 
 def _checkpoints(launch: Launch) -> Path:
-    directory = launch.plan.checkpoint_dir
-    if not isinstance(directory, Path):
-        raise ValueError(f"checkpoints in {directory} cannot be replayed: copy them to a disk")
-    return directory
+    """Returns the directory of the checkpoints, also where model_dir was moved or copied."""
+    directory, was = _on_disk(launch.plan.checkpoint_dir), _on_disk(launch.plan.model_dir)
+    if not directory.is_relative_to(was):
+        return directory
+    return launch.model_dir / directory.relative_to(was)
+
+
+def _on_disk(place: Path | Uri) -> Path:
+    if isinstance(place, Path):
+        return place
+    raise ValueError(f"{place} is in a bucket: copy it to a disk, and replay it there")
 
 
 def _environment(launch: Launch) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,6 +46,17 @@ def test_a_step_is_computed_again_to_the_bit(
     told = json.loads(done.stdout)
     assert (told["begin"], told["code"], told["told"][0]["step"]) == (0, 0, 1)
     assert files_in(model_dir) == before
+    copy = shutil.copytree(model_dir, model_dir.with_name("copy"))
+    model_dir.rename(model_dir.with_name("away"))
+    done = replay(cache, copy, "--step", "16")
+    assert done.stdout.splitlines()[1].endswith("(as recorded)"), "its own checkpoints are used"
+    data = max((copy / "checkpoints" / "15").rglob("d/*"), key=lambda file: file.stat().st_size)
+    data.write_bytes(data.read_bytes()[:-1] + b"?")
+    done = replay(cache, copy, "--step", "16")
+    assert done.returncode == 64
+    assert "the checkpoint of step 15 is damaged: " in done.stderr
+    assert "Traceback" not in done.stderr
+    model_dir.with_name("away").rename(model_dir)
     same = replay(cache, model_dir, "--compare", model_dir)
     assert "no difference: all steps up to 17" in same.stdout
 

@@ -175,7 +175,7 @@ complete -c supervise -n '_shtab_supervise_using replay' -l attempt -x -d 'run i
 complete -c supervise -n '_shtab_supervise_using replay' -l pdb -d 'stop before the step in the debugger'
 complete -c supervise -n '_shtab_supervise_using replay' -l json -d 'print one JSON object, for programs'
 complete -c supervise -n '_shtab_supervise_using replay' -l compare -x -d 'find the first step at which the job in OTHER_DIR differs; nothing is run'
-complete -c supervise -n '_shtab_supervise_using replay; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the job'"'"'s model_dir'
+complete -c supervise -n '_shtab_supervise_using replay; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a quarantine -d 'list or clear the devices and hosts that a job does not use'
 complete -c supervise -n '_shtab_supervise_using quarantine' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using quarantine; and test $_shtab_supervise_npos -eq 0' -a list -d 'print which, why and for how long'

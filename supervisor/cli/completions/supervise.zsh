@@ -206,7 +206,7 @@ _shtab_supervise_replay_options=(
   "--pdb[stop before the step in the debugger]"
   "--json[print one JSON object, for programs]"
   "--compare[find the first step at which the job in OTHER_DIR differs\; nothing is run]:OTHER_DIR:"
-  ":the job\'s model_dir:_files -/"
+  ":the directory of the job, or its URI in a bucket:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
