@@ -109,6 +109,8 @@ class CheckpointSaver:
         upper bound of how long the save took."""
         self._began = 0.0
         self._saving: int | None = None
+        self._loss: float | None = None
+        """The validation loss of the step that is being saved; None: it has none."""
         self._recording: Thread | None = None
         self._fence = Fence.from_environment()
         self._fenced: FencedError | None = None
@@ -141,8 +143,11 @@ class CheckpointSaver:
         get the same answer."""
         return bool(self._manager.should_save(step))
 
-    def save(self, state: TrainState, step: int, position: Position) -> None:
+    def save(
+        self, state: TrainState, step: int, position: Position, loss: float | None = None
+    ) -> None:
         """Begin to save; `state` may be donated once this returns. Waits for an earlier save first.
+        `loss` is the validation loss of `step`; None: it was not validated.
 
         Raises:
             FencedError: the job has another owner.
@@ -161,7 +166,7 @@ class CheckpointSaver:
             ),
             force=True,
         )
-        self._saving = step
+        self._saving, self._loss = step, loss
 
     def newest(self) -> int | None:
         """Return the newest committed step; None: there is none."""
@@ -189,7 +194,8 @@ class CheckpointSaver:
         step, self._saving = self._saving, None
         self.last_save_seconds = time.monotonic() - self._began
         if distributed.is_first():  # to it, a step is committed once all have written their parts
-            self._recording = Thread(target=self._record, args=(step,), name="manifest")
+            what = (step, self._loss)
+            self._recording = Thread(target=self._record, args=what, name="manifest")
             self._recording.start()
         return step
 
@@ -244,7 +250,7 @@ class CheckpointSaver:
         if self._fence is not None:
             self._fence.check(what)
 
-    def _record(self, step: int) -> None:
+    def _record(self, step: int, loss: float | None) -> None:
         versions = {"jax": jax.__version__, "orbax": ocp.__version__}
         try:
             write_manifest(self._steps.directory / str(step), self._fingerprint, versions)
@@ -253,6 +259,8 @@ class CheckpointSaver:
             self._warn(text, NoticeCode.MANIFEST_NOT_WRITTEN, step)
         try:
             self._steps.mark_committed(step)
+            if loss is not None:
+                self._steps.rate(step, loss)
             self._steps.evict(self._keep, self._allow, self._warn)
         except FencedError as error:
             self._fenced = error

@@ -30,7 +30,7 @@ from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.removal import NotOursError, Place
 from supervisor.protocol.this_machine import is_posix
 from trainer import bucket_paths
-from trainer.ledger import FOREIGN, Ledger
+from trainer.ledger import FOREIGN, Entries, Ledger
 from trainer.log import Warn, log
 from trainer.manifest import MANIFEST, OTHERS, READING_MARK, DamagedError, read_manifest
 
@@ -115,6 +115,14 @@ class CheckpointSteps(Protocol):
     def evict(self, keep: Keep, allow: Callable[[str], None], warn: Warn) -> None:
         """Remove this job's steps that `keep` and the pin do not spare, the oldest first. `allow`
         is called before each, with a description, and raises to refuse."""
+        ...
+
+    def rate(self, step: int, loss: float) -> None:
+        """Record the validation loss of the committed `step`.
+
+        Raises:
+            OSError: this cannot be recorded.
+        """
         ...
 
     def pin(self, step: int) -> None:
@@ -216,21 +224,24 @@ class Keep:
     """So many of the newest ones."""
     every: int | None = None
     """And all multiples of this; None: no others."""
+    best: bool = False
+    """And the one with the lowest validation loss."""
 
-    def spares(self, step: int) -> bool:
-        """Whether `step` is kept however old it is."""
-        return self.every is not None and step % self.every == 0
+    def spares(self, step: int, entries: Entries) -> bool:
+        """Whether `step` is kept however old it is: because of this, or to replay a failure
+        (`Entries.pinned`)."""
+        is_milestone = self.every is not None and step % self.every == 0
+        is_best = self.best and entries.best is not None and entries.best[0] == step
+        return is_milestone or is_best or step == entries.pinned
 
 
 def steps_to_evict(
     ledger: Ledger, found: Iterable[tuple[int, Path]], keep: Keep
 ) -> list[tuple[int, Path]]:
-    """Return this job's steps that are not kept, oldest first. The step before a failure is kept,
-    too: see `Entries.pinned`."""
+    """Return this job's steps that are not kept, oldest first."""
     own = [(step, path) for step, path in found if ledger.owns(step, path)]
     old = sorted(own, reverse=True)[keep.newest :][::-1]
-    pinned = ledger.entries.pinned
-    return [(step, path) for step, path in old if step != pinned and not keep.spares(step)]
+    return [(step, path) for step, path in old if not keep.spares(step, ledger.entries)]
 
 
 def is_expected_in(path: Path) -> Callable[[str], bool]:
@@ -335,6 +346,10 @@ class RenamedSteps:
     def mark_committed(self, step: int) -> None:
         """See `CheckpointSteps`."""
         self._ledger.mark_committed(step)
+
+    def rate(self, step: int, loss: float) -> None:
+        """See `CheckpointSteps`."""
+        self._ledger.rate(step, loss)
 
     def pin(self, step: int) -> None:
         """See `CheckpointSteps`."""

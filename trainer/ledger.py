@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -49,6 +50,9 @@ class Entries:
     pinned: int | None = None
     """The step that the last attempt with an exception or NaN restored or saved last: it is kept,
     so that the failure can be replayed. None: there was no such attempt."""
+    best: tuple[int, float] | None = None
+    """The committed step with the lowest validation loss, and that loss; None: none was
+    validated."""
 
 
 class Ledger:
@@ -116,6 +120,16 @@ class Ledger:
             with self.change() as entries:
                 entries.pinned = step
 
+    def rate(self, step: int, loss: float) -> None:
+        """Record the validation loss of the committed `step`, if it is a number and the lowest of
+        those that are still there; errors as `change`."""
+        best = self.entries.best
+        if not isfinite(loss):
+            return
+        if best is None or best[0] not in self.entries.committed or loss < best[1]:
+            with self.change() as entries:
+                entries.best = step, loss
+
     def owns(self, step: int, path: Path) -> bool:
         """Whether the committed step in `path` is the one that this job committed.
 
@@ -146,8 +160,9 @@ def _parsed(data: bytes, name: str) -> Entries:
             {str(one) for one in body["evicting"]},
             {str(one) for one in body["told"]},
             None if body.get("pinned") is None else int(body["pinned"]),
+            None if body.get("best") is None else (int(body["best"][0]), float(body["best"][1])),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UnreadableError(name, f"is not a ledger ({type(error).__name__})") from None
 
 
@@ -158,5 +173,6 @@ def _encoded(entries: Entries) -> bytes:
         "evicting": sorted(entries.evicting),
         "told": sorted(entries.warned)[:_MAX_WARNED],
         "pinned": entries.pinned,
+        "best": entries.best,
     }
     return json.dumps(body, indent=1).encode() + b"\n"

@@ -117,7 +117,7 @@ def train(
 def _checkpoints(init: InitConfig, warn: Warn, metrics: MetricsWriter) -> CheckpointSaver:
     where = init.checkpoint
     steps, policy = steps_in(where.directory), save_policy(where, SaveRequests())
-    keep = Keep(where.keep, where.keep_every)
+    keep = Keep(where.keep, where.keep_every, where.keep_best)
     return CheckpointSaver(steps, keep, fingerprint(init), warn, policy, metrics.sync)
 
 

@@ -58,6 +58,8 @@ class TrainingLoop:
     host_time: HostTime | None = None
     snapshots: SnapshotWriter | None = None
     simulated: HeldDevices | None = None
+    evaluated: tuple[int, float | None] = (-1, None)
+    """The step that was validated last, and its loss."""
 
     def run(self) -> None:
         """Train to the end and save there. When asked to stop, save and end by the signal that
@@ -122,6 +124,7 @@ class TrainingLoop:
             log.info("evaluated", step=self.step, loss=loss)
             self.reporter.evaluated(self.step, {"loss": loss})
             self.metrics.evaluated(self.step, loss)
+            self.evaluated = self.step, loss
         self.reporter.stage(Stage.TRAINING, self.step)
         if self.host_time is not None:
             self.host_time.start_over()
@@ -157,7 +160,8 @@ class TrainingLoop:
                 "it is not saved"
             )
         self.metrics.flush()
-        self.checkpoints.save(self.state, self.step, self.batches.get_state())
+        loss = self.evaluated[1] if self.evaluated[0] == self.step else None
+        self.checkpoints.save(self.state, self.step, self.batches.get_state(), loss)
 
     def _tell_committed(self, *, wait: bool = False) -> None:
         step = self.checkpoints.committed(wait=wait)

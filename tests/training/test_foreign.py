@@ -14,6 +14,7 @@ import textwrap
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import nan
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -135,6 +136,20 @@ def test_multiples_and_the_step_before_a_failure_are_kept_besides(
     saver.save(28, 32, 34)
     assert saver.steps == {"10", "20", "26", "32", "34"}
     assert not saver.said
+
+
+def test_the_best_is_kept_however_old_and_a_better_one_takes_its_place(saver: Saver) -> None:
+    saver.keep = Keep(newest=1, best=True)
+    checkpoints = saver.opened()
+    for step, loss in [(1, 3.0), (2, 1.0), (3, nan), (4, 2.0), (5, 1.0), (6, 0.5), (7, 0.75)]:
+        checkpoints.save(state_of(step), step, {"next": step}, loss)
+        assert checkpoints.committed(wait=True) == step
+        checkpoints.wait_for_manifest()
+        best = max(2 if step >= 2 else 1, 6 if step >= 6 else 0)
+        assert saver.steps == {str(best), str(step)}
+    checkpoints.close()
+    saver.save(8)  # another process of the same job
+    assert saver.steps == {"6", "8"}
 
 
 def test_a_pin_that_cannot_be_written_is_told(saver: Saver) -> None:

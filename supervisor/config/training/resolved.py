@@ -171,6 +171,11 @@ def _contradictions(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
             ("init", "metrics", "tensorboard"),
             "needs tensorboardX here: pip install '.[tensorboard]' in a checkout (value true)",
         )
+    if init.checkpoint.keep_best and config.fit.validation is None:
+        yield (
+            ("init", "checkpoint", "keep_best"),
+            "needs fit.validation, which measures what is best (value true)",
+        )
     yield from _unusable_directory(init.checkpoint.directory)
     yield from _loader_problems(config.fit.train_dataloader, "train_dataloader")
     if config.fit.validation is not None:

@@ -204,6 +204,9 @@ class CheckpointSchedule(TrainingSection):
     keep_every: Count | None = None
     """Also keep each checkpoint whose step is a multiple of this, for good. Default: none. Not for
     a command."""
+    keep_best: bool = False
+    """Whether the checkpoint with the lowest validation loss is kept, too. Only a step that is both
+    validated and saved can be it. Not for a command."""
     snapshot: SnapshotConfig | None = None
     """Snapshots in memory. Default: none."""
 
