@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -219,3 +220,25 @@ def test_an_impossible_config_is_refused_before_anything_is_launched(
     text = (model_dir.parent / "trainer.yaml").read_text().splitlines()[number - 1]
     assert text.strip().startswith(key.split(".")[0 if "required" in said else -1])
     assert not model_dir.exists()
+
+
+@pytest.mark.slow
+def test_killed_while_it_learns_completions_it_ends_with_the_same_bits(
+    supervise: Supervise, model_dir: Path, tmp_path: Path, cache: dict[str, str]
+) -> None:
+    data = tmp_path / "sums.jsonl"
+    sums = [{"ask": f"{n}+{m}=", "say": str(n + m)} for n in range(40) for m in range(40)]
+    data.write_text("".join(json.dumps(each) + "\n" for each in sums))
+
+    def job(place: Path, *faults: dict[str, Any]) -> dict[str, Any]:
+        made = config(place, faults=list(faults))
+        fields = {"paths": [str(data)], "prompt_field": "ask", "completion_field": "say"}
+        made["trainer"]["fit"]["train_dataloader"] |= fields
+        return made
+
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    struck = job(killed, *({"step": step, "signal": "SIGKILL"} for step in (4, 12)))
+    for _place, made in ((killed, struck), (whole, job(whole))):
+        result = supervise(made, env=cache)
+        assert result.code == 0, result.log
+    assert_same_bits(final_state(struck, killed), final_state(job(whole), whole))
