@@ -51,7 +51,12 @@ def save_job(place: Path | Uri, *, waits: bool) -> None:
     state = job.history.state
     if not isinstance(state.doing, Running) or state.drain:
         raise ValueError(f"no attempt trains now, so there is nothing to save: {line(job)}")
-    if job.live is not None and not job.live.saves_on_request:
+    if job.live is None:
+        raise ValueError(
+            f"{place} has no status.json of this moment, so it is not known whether the program "
+            "listens, and nothing was asked: try again in a moment, or see the end of run.log"
+        )
+    if not job.live.saves_on_request:
         raise ValueError(_cannot_be_asked(place))
     ask(job, SaveJob)
     print_line(
@@ -64,7 +69,8 @@ def save_job(place: Path | Uri, *, waits: bool) -> None:
 def _commit(place: Path | Uri, job: JobView) -> str:
     """Waits for the checkpoint; returns a line about it."""
     before, attempt = job.history.state.newest, job.history.state.attempt
-    least = job.live.live.step if job.live is not None else None
+    assert job.live is not None
+    least = job.live.live.step
     least = max((step for step in (least, before) if step is not None), default=None)
 
     def committed() -> int | None:
@@ -90,7 +96,7 @@ def _cannot_be_asked(place: Path | Uri) -> str:
     again = f"supervise restart {shlex.quote(str(place))}"
     return (
         "the program of this job has not said that it listens to such requests, so nothing was "
-        "asked. Our trainer listens once it trains, and so does a program that calls "
-        "supervise_worker.should_save(). One that saves on SIGTERM is made to save by "
+        "asked. Our trainer listens once it trains (then try again), and so does a program that "
+        "calls supervise_worker.should_save(). One that saves on SIGTERM is made to save by "
         f"`{again}`, which then goes on in a fresh attempt"
     )
