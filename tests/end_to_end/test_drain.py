@@ -71,13 +71,18 @@ def test_sigterm_to_the_whole_group_saves_and_never_relaunches(
 def test_sigterm_to_the_whole_group_before_there_is_anything_to_save(
     start: Start, model_dir: Path, order: str
 ) -> None:
-    """The trainer dies of it at once: the supervisor must not take that for a lone preemption."""
+    """The trainer dies of it at once: the supervisor must not take that for a lone preemption.
+
+    Its step is compiled meanwhile, so that stage COMPILING may last no time at all.
+    """
     running = start(config(model_dir))
-    running.wait_for_event("stage-entered", stage="COMPILING")
+    running.wait_for_event("stage-entered", stage="RESTORING")
     signal_group(running, order)
     result = running.result()
     assert_drained(result)
-    assert result.has_event("rank-ended", rank=0, signal="SIGTERM", stage="COMPILING")
+    (ended,) = result.events("rank-ended")
+    assert ended["signal"] == "SIGTERM"
+    assert ended["stage"] in ("RESTORING", "COMPILING")
 
 
 def test_a_drain_before_the_first_step_loses_nothing(
@@ -86,7 +91,7 @@ def test_a_drain_before_the_first_step_loses_nothing(
     short = config(model_dir, max_steps=5)
     assert supervise(short, env=cache).code == 0
     job = config(model_dir, max_steps=ENDLESS)
-    for attempt, stage in ((2, "RESTORING"), (3, "COMPILING")):
+    for attempt, stage in ((2, "INITIALIZING"), (3, "RESTORING")):
         running = start(job)  # without a cache compiling takes its time
         running.wait_for_event("stage-entered", attempt=attempt, stage=stage)
         running.signal(signal.SIGTERM)
