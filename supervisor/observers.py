@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
@@ -40,6 +40,7 @@ from supervisor.core.events import Noticed
 from supervisor.core.policy import RestartPolicy
 from supervisor.disk_limits import DiskLimits
 from supervisor.goodput.kept import GOODPUT
+from supervisor.host.invocation import own_invocation
 from supervisor.host.notice import Notice, Tell
 from supervisor.narrative.attempt_records import SUMMARY
 from supervisor.narrative.failure_text import failure_line
@@ -313,9 +314,11 @@ def _add_status_file(
 ) -> None:
     period = ON_DISK if prepared.job.remote is None else IN_BUCKET
     storage = LocalStorage(prepared.job.model_dir)  # nothing is deleted to make room for this file
-    file = observers.add_with_timers(
-        partial(StatusFile, storage, prepared.policy, clock, period, notice)
-    )
+    if (invocation := own_invocation()) is not None:
+        redact = prepared.redactor(os.environ).text
+        invocation = replace(invocation, command=redact(invocation.command))
+    make = partial(StatusFile, storage, prepared.policy, clock, period, notice)
+    file = observers.add_with_timers(partial(make, invocation=invocation))
     observers.isolated_view(file, partial(file.restore, history.transitions))()
     stack.callback(observers.isolated_view(file, file.close))
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.job_view import JobView, print_line, run_and_report, view
-from supervisor.cli.status import failure_that_counts
+from supervisor.cli.told_failure import failure_that_counts
 from supervisor.core.decisions import StartWorkers
 from supervisor.engines.launch import Launch
 from supervisor.engines.worker_environment import placement_variables

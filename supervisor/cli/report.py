@@ -23,7 +23,7 @@ from supervisor.cli.job_view import (
     run_and_report,
     view,
 )
-from supervisor.cli.status import failure_that_counts
+from supervisor.cli.told_failure import failure_that_counts
 from supervisor.core.exit_codes import ExitCode
 from supervisor.goodput.goodput_text import goodput_record, goodput_text
 from supervisor.narrative.failure_text import place_of_failure

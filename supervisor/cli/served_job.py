@@ -16,7 +16,8 @@ from supervisor.adapters.stores.journal import DamagedJournalError, History, Jou
 from supervisor.adapters.stores.lease_places import LEASE
 from supervisor.cli.job_view import JobView, all_transitions, owner_on_disk, standstill, view
 from supervisor.cli.report import report_of
-from supervisor.cli.status import failure_that_counts, step_of_running_attempt
+from supervisor.cli.status import step_of_running_attempt
+from supervisor.cli.told_failure import failure_that_counts
 from supervisor.core.state import JobState
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.files.live_status import MAX_SIZE, STATUS, LiveProgress, LiveStatus, parse

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -30,19 +28,27 @@ from supervisor.cli.job_view import (
     view,
 )
 from supervisor.cli.live_text import progress_text, seconds_since
-from supervisor.cli.past_failures import PastFailure, past_failures
+from supervisor.cli.past_failures import past_failures
+from supervisor.cli.told_failure import (
+    command_again,
+    ended_line,
+    failure_that_counts,
+    last_failures,
+    log_of,
+    next_command,
+    why_it_ended,
+)
 from supervisor.cli.watching import Picture, watch
 from supervisor.core.decisions import TellRecovery, TellStages
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
-from supervisor.diagnosis.failure import Failure
 from supervisor.files.live_status import LiveStatus
 from supervisor.goodput.goodput_text import duration, goodput_record, goodput_text
 from supervisor.narrative.device_text import missing_units, obstacle_seen, unit
 from supervisor.narrative.event_line import budget_used, count
-from supervisor.narrative.failure_text import certainty, place_of_failure, record, success_warning
+from supervisor.narrative.failure_text import record, success_warning
 from supervisor.narrative.findings import straggler_in_words
-from supervisor.narrative.job_end import code_in_words, job_end, what_is_next
+from supervisor.narrative.job_end import JobEnd, code_in_words, job_end
 from supervisor.narrative.pace import last_commit
 from supervisor.narrative.standing import standing_line
 from supervisor.protocol.location import Uri
@@ -56,9 +62,6 @@ _ENDED_EARLY = (
     "; the last supervisor ended before the job (it was killed, or the end of run.log says why): "
     "run the same command again to go on"
 )
-
-_DURATION = re.compile(r"\d+\.\d s\b")
-"""A measured time: two failures that differ in nothing else are alike."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -131,7 +134,7 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
     past = past_failures(job)
     told = None
     if failure is not None:
-        told = {**record(failure), "log": _log_of(past, job.history, failure, place)}
+        told = {**record(failure), "log": log_of(past, job.history, failure, place)}
     failures = [
         {**each.failure, "attempt": each.attempt, "ended": each.ended, "log": each.log(place)}
         for each in past
@@ -174,21 +177,57 @@ def print_status(job: JobView, place: Path | Uri) -> None:
 
 def status_lines(job: JobView, place: Path | Uri) -> Iterator[str]:
     """Yields where a job stands, for people, in lines that may contain anything."""
-    policy = job.policy
     state = job.history.state.durable()  # the journal has the rest only by chance
+    failure, end = failure_that_counts(job.history, state), job_end(job.history.transitions)
+    if state.exit_code is not None and end is not None and failure is not None:
+        yield from why_it_ended(job, failure, end, place)
+        yield from _standing(job, state, place)
+    else:
+        yield from _standing(job, state, place)
+        yield from _ended(job, state, end)
+        if failure is not None:
+            yield from last_failures(job, failure, place)
+    yield from _doubt(job, state)
+    yield budget_used(state, job.policy, with_preemptions=True)
+    yield from _checkpoints(state)
+    yield from _units(job, state)
+    yield from map(goodput_text, filter(None, (goodput_of(job),)))
+
+
+def _standing(job: JobView, state: JobState, place: Path | Uri) -> Iterator[str]:
+    """Yields who runs the job, and how far it has come."""
     yield f"job {state.job} in {place}"
     is_orphan = job.owner is None and state.exit_code is None
     if job.history.snapshot is not None and (repaired := job.history.snapshot.repaired):
         yield f"repaired: {repaired}"
     why = _ENDED_EARLY if is_orphan else f"; {job.standstill}" if job.standstill else ""
-    yield f"supervisor: {job.owner or 'none runs here'}{why}"
+    if job.owner is not None or state.exit_code is None:
+        yield f"supervisor: {job.owner or 'none runs here'}{why}"
+    if is_orphan:
+        yield from command_again(job)
     yield f"{'last known: ' if why else ''}{standing_line(replace(job.standing, step=None))}"
     yield from _progress(job)
-    yield from _ended(job, state)
-    yield from _last_end(job, state, place)
-    yield budget_used(state, policy, with_preemptions=True)
+
+
+def _ended(job: JobView, state: JobState, end: JobEnd | None) -> Iterator[str]:
+    """Yields how a job that has ended did so, and what comes next."""
+    if state.exit_code is None:
+        return
+    # without an end, a later snapshot stands for its record
+    yield code_in_words(state.exit_code) if end is None else ended_line(end)
+    yield from next_command(job)
+
+
+def _doubt(job: JobView, state: JobState) -> Iterator[str]:
+    end = job.history.past.last_end
+    if state.status is Status.SUCCEEDED and end is not None and end.doubt is not None:
+        yield success_warning(end.doubt)
+
+
+def _checkpoints(state: JobState) -> Iterator[str]:
+    """Yields where the checkpoints are, what is wrong with them, and what keeps coming back."""
     if state.checkpoints is not None:
-        yield f"checkpoints: {state.checkpoints} (found; checkpoint.directory would set it)"
+        yield f"checkpoints: {state.checkpoints} (found)"
     if state.num_damaged:
         what = count(state.num_damaged, "damaged checkpoint")
         yield f"{what} moved aside: run.log says where and why"
@@ -197,24 +236,16 @@ def status_lines(job: JobView, place: Path | Uri) -> Iterator[str]:
     if state.livelock.is_one:
         again = f"{state.livelock.times} times, each time after a new checkpoint"
         yield f"the same failure came {again}: {state.livelock.failure}"
-    phase = policy.phases[state.phase]
-    yield from map(goodput_text, filter(None, (goodput_of(job),)))
+
+
+def _units(job: JobView, state: JobState) -> Iterator[str]:
+    """Yields what is known of the devices and hosts."""
+    phase = job.policy.phases[state.phase]
     if state.exit_code is None:
         yield from map(straggler_in_words, state.stragglers)
     yield from _rung(state, phase)
     yield from _missing_units(job.history, phase)
     yield from quarantined(state, phase)
-
-
-def _ended(job: JobView, state: JobState) -> Iterator[str]:
-    """Yields how a job that has ended did so, and what comes next."""
-    if state.exit_code is None:
-        return
-    end, line = job_end(job.history.transitions), code_in_words(state.exit_code)
-    if end is not None:  # else a later snapshot stands for its record
-        line += f", {duration(seconds_since(end.at))} ago: {end.reason}"
-    yield line
-    yield from what_is_next(state.exit_code, state.newest)
 
 
 def _progress(job: JobView) -> Iterator[str]:
@@ -227,7 +258,8 @@ def _progress(job: JobView) -> Iterator[str]:
     else:
         yield from _last_step(job.history, state)
     if (at := _committed_at(job)) is not None:
-        yield f"last commit: step {state.newest}, {duration(seconds_since(at))} ago"
+        ago = duration(seconds_since(at))
+        yield f"last checkpoint committed: step {state.newest}, {ago} ago"
 
 
 def _last_seen(told: LiveStatus, job: JobView) -> Iterator[str]:
@@ -274,81 +306,6 @@ def step_of_running_attempt(history: History, state: JobState) -> int | None:
     told = (each for each in decisions if isinstance(each, TellRecovery | TellStages))
     steps = [each.step for each in told if each.attempt == state.attempt and each.step is not None]
     return steps[-1] if steps else None
-
-
-def _last_end(job: JobView, state: JobState, place: Path | Uri) -> Iterator[str]:
-    """Yields the last failures with verdict and what to do, or the doubt about a success."""
-    history, end = job.history, job.history.past.last_end
-    if state.status is Status.SUCCEEDED:
-        if end is not None and end.doubt is not None:
-            yield success_warning(end.doubt)
-        return
-    failure = failure_that_counts(history, state)
-    if failure is None:
-        return
-    yield f"last failure: {failure.cause}: {failure.root_cause}{place_of_failure(failure)}"
-    grounds = f", {failure.grounds}" if failure.grounds else certainty(failure)
-    ended = job_end(history.transitions)
-    is_told = ended is not None and ended.reason == failure.reason
-    reason = "" if is_told else f": {failure.reason}"
-    yield f"verdict {failure.verdict}{grounds} (rule {failure.rule!r}){reason}"
-    yield f"what to do: {failure.advice}"
-    yield f"more: supervise explain {shlex.quote(str(place))}; supervise rules {failure.rule}"
-    past = past_failures(job)
-    if (log := _log_of(past, history, failure, place)) is not None:
-        yield f"log: {log}"
-        stacks = Path(log).with_suffix(".stacks.txt")
-        if isinstance(place, Path) and stacks.is_file() and stacks.stat().st_size > 0:
-            yield f"stacks: {stacks}"
-    for each in past:
-        if each.attempt != history.past.last_failed:
-            yield from _earlier(each, failure, place)
-
-
-def _earlier(it: PastFailure, last: Failure, place: Path | Uri) -> Iterator[str]:
-    """Yields an earlier failure: in a word if it was like the `last` one; its advice only if that
-    differs, too."""
-    failure = it.failure
-    alike = all(
-        _DURATION.sub("", str(failure.get(key))) == _DURATION.sub("", str(getattr(last, key)))
-        for key in ("cause", "root_cause", "where", "rule")
-    )
-    if alike:
-        yield f"before that, attempt {it.attempt}: the same"
-        return
-    where = f", at {failure['where']}" if failure.get("where") else ""
-    rule = f" (rule {failure.get('rule')!r})"
-    told = f"{failure.get('cause')}: {failure.get('root_cause')}{where}{rule}"
-    yield f"before that, attempt {it.attempt}: {told}"
-    if failure.get("advice") != last.advice:
-        yield f"what to do: {failure.get('advice')}"
-    if (log := it.log(place)) is not None:
-        yield f"log: {log}"
-
-
-def failure_that_counts(history: History, state: JobState) -> Failure | None:
-    """Returns the last failure; None: there was none, or the job has succeeded since.
-
-    An attempt that was asked to end, and left nothing but its exit, did not fail.
-    """
-    end, failure = history.past.last_end, state.last_failure
-    if failure is None or state.status is Status.SUCCEEDED:
-        return None
-    stopped = history.past.was_asked and end is not None and end.failure == failure
-    return None if stopped and failure.root_cause == failure.exit else failure
-
-
-def _log_of(
-    past: Sequence[PastFailure], history: History, failure: Failure, place: Path | Uri
-) -> str | None:
-    """Returns the path of what the rank has printed that the failure was judged by; None: not
-    known, or it is not there any more."""
-    logs = (
-        each.log(place)
-        for each in past
-        if each.attempt == history.past.last_failed and each.failure.get("rule") == failure.rule
-    )
-    return next(logs, None)
 
 
 def _missing_units(history: History, phase: PhasePolicy) -> Iterator[str]:

@@ -106,8 +106,9 @@ def in_time(
 
 
 _HANG_ADVICE = (
-    "Read in the stacks (rank*.stacks.txt) what it waits for, and mend that. If it only needs "
-    "longer: deadlines, or `--set trainer.init.autorestart.deadlines.{stage}=30m`."
+    "Read in the stacks (rank*.stacks.txt) what it waits for, and mend that. Only if they show it "
+    "at work, give it more time: a longer trainer.init.autorestart.deadlines.{stage} (in the "
+    "config, or by --set)."
 )
 
 
@@ -128,7 +129,7 @@ def hang_failure(end: Failure | None, stage: Stage, seconds: float, stood_at: st
         rule="hang",
         reason=f"The deadline of the stage passed; nothing was reported for {seconds:.1f} s.",
         advice=_HANG_ADVICE.format(stage=stage),
-        root_cause=f"silent for {seconds:.1f} s in stage {stage}, then ended: {ended}",
+        root_cause=f"silent for {seconds:.1f} s in stage {stage}, then ended by us: {ended}",
         rank=end.rank if end is not None else 0,
         exit=ended,
         certain=False,

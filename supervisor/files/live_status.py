@@ -19,7 +19,7 @@ from supervisor.protocol.reading import UnreadableError, parse_object
 STATUS = "status.json"
 FORMAT = 1
 MAX_SIZE = 1 << 16
-"""Bytes; the file has less than a thousand."""
+"""Bytes; the file has a few thousand, with a long command."""
 _ALWAYS = {"v", "job", "status", "exit_code", "time"}
 """Keys that every version has written."""
 _SLOWEST = timedelta(seconds=15)
@@ -57,6 +57,10 @@ class LiveStatus(_Read):
     max_steps: int | None
     saves_on_request: bool = False
     """Whether the program has told that `supervise save` can ask it."""
+    command: str | None = None
+    """The command that started the supervisor, without secrets; None: another program did."""
+    directory: str | None = None
+    """The folder in which that command was typed."""
     live: LiveProgress
     supervisor: dict[str, Any]
     """The process that wrote it: see `host.identity.Identity`."""

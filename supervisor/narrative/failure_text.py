@@ -39,11 +39,16 @@ def end_of_traceback(traceback: str) -> Sequence[str]:
     If all these frames are of libraries, the last frame of the user's own code comes first.
     """
     lines = [line for line in traceback.splitlines() if line.strip()]
-    lines = [line for line in lines if not _SAYS_NOTHING.match(line)]
+    lines = [line for line in lines if not is_decoration(line)]
     frames = [n for n, line in enumerate(lines) if line.startswith("  File ")]
     first = next((n for n in frames if n >= len(lines) - _LINES), max(0, len(lines) - _LINES))
     own = max((n for n in frames if _is_own(lines[n])), default=first)
     return [*lines[own : min(own + 2, first)], *lines[first:]]
+
+
+def is_decoration(line: str) -> bool:
+    """True if a line of a traceback tells nothing."""
+    return _SAYS_NOTHING.match(line) is not None
 
 
 def _is_own(line: str) -> bool:

@@ -50,21 +50,30 @@ def code_in_words(code: int) -> str:
     return f"exit code {code:d} ({words})" if words else f"exit code {code:d}"
 
 
-def what_is_next(code: int, newest: int | None) -> Iterator[str]:
+def what_is_next(
+    code: int, newest: int | None, *, known: bool, is_refused: bool = False
+) -> Iterator[str]:
     """Yields whether the job is run again by itself, and from where; nothing for a success.
 
-    `newest` is the newest committed step; None: there is none.
+    `newest` is the newest committed step; None: there is none. `known`: the command follows in the
+    next line. `is_refused`: it is the command itself that has to be corrected.
     """
     code = ExitCode(code)
     if code is ExitCode.SUCCEEDED:
         return
-    onward = "begins at the first step" if newest is None else f"goes on from step {newest}"
+    onward = "begins at the first step"
+    if newest is not None:
+        onward = f"goes on from the checkpoint of step {newest}"
+    again, end = ("this", ":") if known else ("the same command", "")
     if code.run_again:
-        yield f"next: a service manager runs the same command again, or you do: it {onward}"
+        yield f"next: a service manager runs {again} again, or you do: it {onward}{end}"
     elif code is ExitCode.STOPPED:
-        yield f"next: nothing runs it again by itself; the same command {onward}"
+        yield f"next: nothing runs it again by itself; {again} {onward}{end}"
+    elif is_refused:
+        refused = f"; as it stands here, it was refused{end}" if known else ""
+        yield f"next: nothing runs it again by itself; correct the command: it {onward}{refused}"
     else:
         yield (
-            "next: nothing runs it again by itself; once the cause is mended, the same command "
-            f"{onward}, and all counts begin at zero"
+            "next: nothing runs it again by itself; once the cause is mended, "
+            f"{again} {onward}, with a full budget of restarts{end}"
         )

@@ -103,7 +103,7 @@ def test_an_attempt_that_ended_as_it_was_asked_to_is_no_failure(
     observed = WorkersObserved(4.1, 1, (7,), EXITS)
     tell(tmp_path, *STORY[:3], *stop, observed, WorkersGone(4.2, 1, failure, None, 6, 5))
     show_status(tmp_path)
-    assert ("last failure" in capsys.readouterr().out) == told
+    assert ("what to do: " in capsys.readouterr().out) == told
 
 
 def test_a_success_whose_output_ends_in_a_traceback_stays_doubtful(
@@ -299,7 +299,8 @@ def test_an_end_is_told_with_why_when_and_what_comes_next(
     show_status(tmp_path)
     told = capsys.readouterr().out
     assert re.search(
-        r"^exit code 70 \(another attempt would fail in the same way\), .* ago: It is wrong\.$",
+        r"^ended .* ago\) with supervise's exit code 70 \(another attempt would fail in the same "
+        r"way\): It is wrong\.$",
         told,
         re.MULTILINE,
     )

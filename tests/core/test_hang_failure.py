@@ -21,14 +21,17 @@ END = replace(RETRY, rank=2, exit="killed by SIGTERM", traceback="Traceback ..."
 
 def test_a_hang_is_told_with_how_the_group_then_ended() -> None:
     failure = hang_failure(END, *HANG)
-    assert failure.root_cause == "silent for 12.3 s in stage SAVING, then ended: killed by SIGTERM"
+    assert (
+        failure.root_cause
+        == "silent for 12.3 s in stage SAVING, then ended by us: killed by SIGTERM"
+    )
     assert (failure.rank, failure.exit, failure.traceback) == (2, END.exit, END.traceback)
     assert (failure.verdict, failure.confidence) == (Verdict.RESTART, Confidence.HIGH)
 
 
 def test_a_hang_that_then_ended_as_success_does() -> None:
     failure = hang_failure(None, *HANG)
-    assert failure.root_cause == "silent for 12.3 s in stage SAVING, then ended: well"
+    assert failure.root_cause == "silent for 12.3 s in stage SAVING, then ended by us: well"
     assert (failure.rank, failure.exit, failure.traceback) == (0, "well", "")
 
 

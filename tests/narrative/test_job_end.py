@@ -10,16 +10,21 @@ from supervisor.narrative.job_end import code_in_words, what_is_next
 
 @pytest.mark.parametrize("code", ExitCode)
 def test_what_comes_next_agrees_with_what_a_service_manager_does(code: ExitCode) -> None:
-    told = " ".join(what_is_next(code, 7))
+    told = " ".join(what_is_next(code, 7, known=False))
     assert (told == "") == (code is ExitCode.SUCCEEDED)
     assert ("a service manager runs the same command again" in told) == code.run_again
-    assert ("all counts begin at zero" in told) >= code.for_good
-    assert ("goes on from step 7" in told) == bool(told)
+    assert ("with a full budget of restarts" in told) >= code.for_good
+    assert ("goes on from the checkpoint of step 7" in told) == bool(told)
 
 
 def test_without_a_checkpoint_the_job_begins_anew() -> None:
-    (told,) = what_is_next(ExitCode.STOPPED, None)
+    (told,) = what_is_next(ExitCode.STOPPED, None, known=False)
     assert told.endswith("the same command begins at the first step")
+
+
+def test_a_command_that_is_refused_is_not_said_to_go_on_as_it_is() -> None:
+    (told,) = what_is_next(ExitCode.FAILED, None, known=True, is_refused=True)
+    assert told.endswith("it begins at the first step; as it stands here, it was refused:")
 
 
 def test_an_exit_code_is_told_in_words_where_it_needs_some() -> None:

@@ -100,7 +100,7 @@ def test_a_failed_assertion_ends_at_once(supervise: Supervise, model_dir: Path) 
     failed = result.event("attempt-failed")
     assert failed["root_cause"].endswith("AssertionError: two is not three")
     assert result.has_event("verdict", code="own-assertion", verdict="FATAL", certain=True)
-    assert result.event("advice")["advice"].startswith("Fix the program")
+    assert result.event("advice")["advice"].startswith("Look at what it checks")
     failure = result.summary["attempts"][0]["failure"]
     assert "AssertionError: two is not three" in failure["traceback"]
     record = next(model_dir.glob("*_restartable/attempts/0001/rank0.failure.json"))

@@ -21,6 +21,7 @@ from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.files.live_status import MAX_SIZE, STATUS, LiveProgress, LiveStatus, is_ours
 from supervisor.host.identity import Identity
+from supervisor.host.invocation import Invocation
 from supervisor.host.notice import Tell
 from supervisor.host.outlet import FLUSH_PATIENCE
 from supervisor.host.unwritable import UnwritableOnce
@@ -45,13 +46,16 @@ class StatusFile:
         period: float,
         on_error: Tell,
         call_later: CallLater,
+        invocation: Invocation | None = None,
     ) -> None:
+        """`invocation` is the command that started this supervisor, without secrets."""
         self._policy = policy
         self._clock = clock
         self._progress = PaceWatch()
         self._period = period
         self._call_later = call_later
         self._supervisor = Identity.of_this_process().to_json()
+        self._invocation = invocation
         self._state = JobState()
         self._listens_in: int | None = None
         """The attempt whose program has told that it saves on request; None: none has."""
@@ -101,6 +105,8 @@ class StatusFile:
             committed_at=self._progress.committed_at,
             max_steps=max_steps,
             saves_on_request=self._listens_in == now.attempt,
+            command=None if self._invocation is None else self._invocation.command,
+            directory=None if self._invocation is None else self._invocation.directory,
             live=LiveProgress(**asdict(progress)),
             supervisor=self._supervisor,
             period=self._period,

@@ -63,8 +63,10 @@ _BROKEN = (
     FIX_CODE,
 )
 _MISSING = (
-    *_BROKEN[:2],
-    "Install what is missing where the program runs, or correct the import; run the same command "
+    "a module is missing",
+    _BROKEN[1],
+    "Install it for the interpreter in the command, as the program's own requirements name it (a "
+    "package may be called otherwise than its module), or correct the import; run the same command "
     "again.",
 )
 

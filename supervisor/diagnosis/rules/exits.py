@@ -67,10 +67,12 @@ RULES = (
         "sigkill",
         POLICY,
         "killed",
-        "Killed from outside: by a person, a script or the platform. It was not the kernel for "
-        "memory: the counter of the job's cgroup did not rise.",
-        "If it comes back, find out who sends SIGKILL: the platform's own log tells of its kills "
-        "(`journalctl`, `sacct -j JOB`, `kubectl describe pod`).",
+        "Nobody is told who sends SIGKILL: a person, a script, the platform, or the program "
+        "itself. It was not the kernel for memory: the counter of the job's cgroup did not rise.",
+        "If it comes back, find out who sends SIGKILL: the kernel for memory did not (the counter "
+        "of the job's cgroup did not rise). If it dies at the same step again, look first for "
+        "`os.kill` in the program and `kill` in its scripts; else at that time in the platform's "
+        "own log (`journalctl`, Slurm's `sacct`, `kubectl describe pod`).",
         signals=("SIGKILL",),
         facts=(NO_OOM_KILL,),
         transient=True,
@@ -80,11 +82,11 @@ RULES = (
         "sigkill-or-memory",
         POLICY,
         "killed",
-        "Killed from outside: by the kernel for memory, by a person, or by the platform. Nobody "
-        "counted the kernel's kills.",
+        "Nobody is told who sends SIGKILL: the kernel for memory, a person, a script, the "
+        "platform, or the program itself. The kernel's kills were not counted.",
         "If it comes back, look for the kernel's out-of-memory killer first: `dmesg -T | grep -i "
-        "'killed process'`; then in the platform's own log (`sacct -j JOB`, `kubectl describe "
-        "pod`).",
+        "'killed process'`; then in the platform's own log (Slurm's `sacct`, `kubectl describe "
+        "pod`); if it dies at the same step again, for `os.kill` in the program.",
         signals=("SIGKILL",),
         transient=True,
         confidence=LOW,
@@ -132,10 +134,11 @@ RULES = (
     Rule(
         "crash",
         RESTART,
-        "crashed",
+        "native code crashed",
         "Native code crashed; that may not repeat.",
-        "Read the output and the stacks (rank*.stacks.txt), if any: they name the function that "
-        "crashed; update or rebuild the native library that is called there.",
+        "The stacks (rank*.stacks.txt, else the output) name the call into the native code that "
+        "crashed: check what the program gives it there. If that is right, update or rebuild the "
+        "library.",
         signals=("SIGSEGV", "SIGTRAP", "SIGSYS"),
         culprit=True,
         confidence=LOW,

@@ -24,8 +24,9 @@ NOT_FINITE = "not-finite"
 NOT_NUMBERS = (
     "NaN or Inf in the training",
     "The loss became NaN or Inf; going back to the last checkpoint may avoid it.",
-    "Look at the data and the learning rate at that step; our trainer can pass over a few batches "
-    "(trainer.init.loop.skip_bad_batches).",
+    "Look at what goes into that line at that step: the data, and the learning rate before it. "
+    "Where supervise's own trainer runs, trainer.init.loop.skip_bad_batches passes over a few "
+    "batches.",
 )
 """Cause, reason and advice."""
 _STRUCTURE = (
@@ -123,8 +124,8 @@ RULES = (
         POLICY,
         "out of device memory at run time",
         "Memory ran out while the program ran; fragmentation may not repeat.",
-        "If it comes back: a smaller micro batch, or more accumulation. More bytes than the device "
-        "has at all are as a rule a wrong shape.",
+        "If it comes back: more at once than one device has is as a rule a wrong shape at that "
+        "line. If it is less, a smaller micro batch or more accumulation helps.",
         patterns=(
             r"RuntimeBufferAllocationFailure|RuntimeProgramAllocationFailure|OUT_OF_MEMORY",
             r"(?i)out of memory|ran out of memory|attempting to (?:allocate|reserve)|\bOOM\b",

@@ -15,12 +15,14 @@ FIX_PATH = (
 ASSERTION = (
     "an assertion failed",
     "The program states that this must not happen; trying again does not change that.",
-    FIX_CODE,
+    "Look at what it checks and at the values in its message, and correct what gave them: data, "
+    f"config or program, rather than the check. Run the same command again{FROM_THE_NEWEST}.",
 )
 MISFIT_SHAPES = (
     "shapes or shardings do not fit",
     "The shapes, dtypes or shardings in the program do not fit each other.",
-    FIX_CODE,
+    "Correct what the message names in the program; if earlier steps went well, look first at the "
+    f"data of this one. Run the same command again{FROM_THE_NEWEST}.",
 )
 REFUSED_INSTRUCTION = (
     "the processor refuses an instruction",
