@@ -17,8 +17,8 @@ from pathlib import Path
 from time import monotonic
 
 from supervisor.checkpoints.completeness import is_complete
-from supervisor.protocol.checkpoint_layouts import structure_of
-from supervisor.protocol.committed import is_committed, step_of
+from supervisor.protocol.checkpoint_layouts import structure_of, structure_of_own
+from supervisor.protocol.committed import OwnNames, is_committed, step_of
 
 _MAX_ENTRIES = 5000
 """The most entries to read in all folders together."""
@@ -44,11 +44,15 @@ _LOOKS_LIKE_CHECKPOINT = re.compile(
 
 
 def found_nearby(
-    place: Path | None, roots: Sequence[Path], since: float, shared: Sequence[Path] = ()
+    place: Path | None,
+    roots: Sequence[Path],
+    since: float,
+    shared: Sequence[Path] = (),
+    own: OwnNames | None = None,
 ) -> str:
     """Returns a sentence about what below `roots`, but not in `place`, may be the checkpoints, or
     that nothing may be: see `checkpoints_nearby`."""
-    found = checkpoints_nearby(place, roots, since, shared)
+    found = checkpoints_nearby(place, roots, since, shared, own)
     if found is not None:
         return found
     below = " or ".join(map(str, dict.fromkeys((*roots, *shared))))
@@ -63,6 +67,7 @@ def checkpoints_nearby(
     roots: Sequence[Path],
     since: float,
     shared: Sequence[Path] = (),
+    own: OwnNames | None = None,
     *,
     only_new: bool = False,
     only_whole: bool = False,
@@ -73,7 +78,8 @@ def checkpoints_nearby(
     It names committed steps; or if there are none, steps that nothing commits but that are complete
     (in `place` too, if they are new); or entries whose name looks like a checkpoint's, first of all
     those that were changed after the Unix time `since`, when the program began. Below `shared`,
-    where other jobs save too, only what was changed since then counts. With `only_new` that holds
+    where other jobs save too, only what was changed since then counts. If the config describes the
+    layout, `own` is it, and only its names are those of steps. With `only_new` that holds
     everywhere, and a name that does not speak of checkpoints may be that of a result. With
     `only_whole`, only steps count that are committed or complete.
     """
@@ -84,16 +90,16 @@ def checkpoints_nearby(
     below_roots = ((entry, True) for entry in entries_below(roots, _MAX_ENTRIES))
     below_shared = ((entry, False) for entry in entries_below(shared, _MAX_ENTRIES))
     for entry, is_ours in chain(below_roots, below_shared):
-        step = step_of(entry.name)
         with suppress(OSError):
+            step = (step_of if own is None else own.step_of)(entry.name)
             changed = entry.stat().st_mtime
             is_new = changed >= since
             if not (is_new or (is_ours and not only_new)):
                 continue
             is_elsewhere = entry.parent != place
-            if step is not None and is_elsewhere and is_committed(entry):
+            if step is not None and is_elsewhere and is_committed(entry, own=own):
                 committed[entry.parent] = max(step, committed.get(entry.parent, 0))
-            elif step is not None and (is_elsewhere or is_new) and _is_complete(entry):
+            elif step is not None and (is_elsewhere or is_new) and _is_complete(entry, own):
                 complete[entry.parent] = max(step, complete.get(entry.parent, 0))
             elif _LOOKS_LIKE_CHECKPOINT.fullmatch(entry.name) and (
                 not only_new or _SAYS_CHECKPOINT.search(f"{entry.parent.name}/{entry.name}")
@@ -107,10 +113,12 @@ def checkpoints_nearby(
             f"complete checkpoints are in {_told(complete)}, but nobody saw this program write and "
             f"close them{advice} ({_PAGE})"
         )
-    return None if only_whole or not (alike or older) else _told_alike(alike, older)
+    return None if only_whole or not (alike or older) else _told_alike(alike, older, place)
 
 
-def _told_alike(changed: Mapping[str, float], older: Mapping[str, float]) -> str:
+def _told_alike(
+    changed: Mapping[str, float], older: Mapping[str, float], place: Path | None
+) -> str:
     """Returns the sentence about entries whose name looks like a checkpoint's, with the times of
     their last change: those that were `changed` since the program began, or else the `older`."""
     when = "changed since the start" if changed else "there since before the start"
@@ -129,9 +137,8 @@ def _told_alike(changed: Mapping[str, float], older: Mapping[str, float]) -> str
             "that such a file is a later one, and a kill during a save may destroy it: save with "
             f"the step in the name, such as ckpt-100{suffix} ({_PAGE})"
         )
-    return (
-        f"{when}, but in no known checkpoint layout: {told}; {_naming(Path(latest[0]))} ({_PAGE})"
-    )
+    advice = _naming(Path(latest[0]), place)
+    return f"{when}, but in no known checkpoint layout: {told}; {advice} ({_PAGE})"
 
 
 def _has_step(path: str) -> bool:
@@ -140,14 +147,17 @@ def _has_step(path: str) -> bool:
     return re.search("[0-9]", place.stem) is not None or step_of(place.parent.name) is not None
 
 
-def _naming(path: Path) -> str:
-    """Returns what to do so that checkpoints with names such as that of `path` count."""
+def _naming(path: Path, place: Path | None) -> str:
+    """Returns what to do so that checkpoints with names such as that of `path` count. Where they
+    are is not known, unless it is `place`: nobody may have seen the program write there."""
     number = re.fullmatch(r"([\w.-]*?)[0-9]+([^\W\d]*(?:\.[A-Za-z]\w*)*)", path.name)
     is_known = structure_of(path.name, is_folder=False) is not None
     if number is None or is_known or path.is_dir():
         return "save with the step in the name, or describe the names"
     before, after = _any_number(number[1]), _any_number(number[2])
     given = f"--set '{_PATTERN}={before}(\\d+){after}'"
+    if path.parent != place and step_of(path.parent.name) is None:
+        given += f" {_option({path.parent: 0})}"
     return f"give {given} if only complete ones have such a name"
 
 
@@ -166,9 +176,12 @@ def _told(places: Mapping[Path, int]) -> str:
     return " and ".join(told[:_MAX_TOLD])
 
 
-def _is_complete(step: Path) -> bool:
+def _is_complete(step: Path, own: OwnNames | None) -> bool:
     """True if a step that nothing commits is complete: enough for a hint."""
-    structure = structure_of(step.name, is_folder=step.is_dir())
+    if own is not None and own.marker is not None:
+        return False
+    structure_in = structure_of if own is None else structure_of_own
+    structure = structure_in(step.name, is_folder=step.is_dir())
     return structure is not None and is_complete(step, structure)
 
 
