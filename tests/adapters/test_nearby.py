@@ -145,7 +145,11 @@ def test_where_nobody_looks_the_folder_is_named_beside_the_pattern(tmp_path: Pat
 @pytest.mark.parametrize(
     ("own", "content", "told"),
     [
-        (OwnLayout(r"s_(\d+)\.bin", None), b"x", "complete checkpoints are in {} (newest: step 20)"),
+        (
+            OwnLayout(r"s_(\d+)\.bin", None),
+            b"x",
+            "complete checkpoints are in {} (newest: step 20)",
+        ),
         (OwnLayout(r"s_(\d+)\.pkl", None), pickle.dumps({}), "complete checkpoints are in {} (n"),
         (
             OwnLayout(r"s_(\d+)\.pkl", None),
