@@ -131,15 +131,32 @@ def test_a_pattern_for_numbered_files_is_named(
 
 def test_where_nobody_looks_the_folder_is_named_beside_the_pattern(tmp_path: Path) -> None:
     """The pattern alone would change nothing: nobody saw the program write there."""
-    for name in ("saves/s_20.npz", "step_7/state_7.bin"):
-        place = tmp_path / name
-        place.parent.mkdir()
-        place.touch()
-        told = re.search(r"give (.*) if only", found_nearby(tmp_path, [place.parent], 0.0))
-        directory = f" --set trainer.init.checkpoint.directory={tmp_path}/saves"
-        assert told is not None
-        assert told[1].startswith("--set 'trainer.init.checkpoint.pattern=")
-        assert told[1].endswith(directory) == (name == "saves/s_20.npz")
+    (tmp_path / "saves").mkdir()
+    (tmp_path / "saves" / "s_20.npz").touch()
+    directory = f"--set trainer.init.checkpoint.directory={tmp_path}/saves"
+    pattern = r"--set 'trainer.init.checkpoint.pattern=s_(\d+)\.npz'"
+    assert f"; give {pattern} {directory} if only" in found_nearby(tmp_path, [tmp_path], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        (None, "commit_success.txt is in it: write that file last, or describe its name"),
+        (OwnLayout(r"step_(\d+)", "DONE"), "DONE is in it: write that file last (see"),
+    ],
+)
+def test_of_a_folder_of_files_the_one_that_is_missing_is_named(
+    tmp_path: Path, own: OwnLayout | None, told: str
+) -> None:
+    for step in (10, 20):
+        folder = tmp_path / f"step_{step}"
+        folder.mkdir()
+        for name in ("params.npz", "opt.npz"):
+            (folder / name).touch()
+            os.utime(folder / name, (step, step))
+        os.utime(folder, (step, step))
+    found = found_nearby(None, [tmp_path], 0.0, (), own)
+    assert f": {tmp_path}/step_20, {tmp_path}/step_10; a folder counts once {told}" in found
 
 
 @pytest.mark.parametrize(

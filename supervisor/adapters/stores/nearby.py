@@ -17,14 +17,15 @@ from pathlib import Path
 from time import monotonic
 
 from supervisor.checkpoints.completeness import is_complete
-from supervisor.protocol.checkpoint_layouts import structure_of, structure_of_own
+from supervisor.protocol.checkpoint_layouts import MARKER, structure_of, structure_of_own
 from supervisor.protocol.committed import OwnNames, is_committed, step_of
 
 _MAX_ENTRIES = 5000
 """The most entries to read in all folders together."""
 _MAX_DEPTH = 5
 _SAYS_CHECKPOINT = re.compile(
-    r"(?i)ckpt|chkpt|check_?point|snapshot|save|state|model|weight|param|latest|last|step|epoch|iter"
+    r"(?i)ckpt|chkpt|check_?point|snap|save|state|model|weight|param|latest|last|best|step|epoch|iter"
+    r"|policy|actor|critic|agent|backup|resume|restart|(?<![a-z])(net|cp|w)(?![a-z])"
 )
 """What the names of checkpoints and of their folders say, and hardly those of results."""
 _MAX_TOLD = 3
@@ -104,20 +105,23 @@ def checkpoints_nearby(
             elif _LOOKS_LIKE_CHECKPOINT.fullmatch(entry.name) and (
                 not only_new or _SAYS_CHECKPOINT.search(f"{entry.parent.name}/{entry.name}")
             ):
-                (alike if is_new else older)[str(entry)] = changed
+                (alike if is_new else older)[_step_with(entry, roots)] = changed
     if committed:
         return f"committed checkpoints are in {_told(committed)}: set {_KEY} ({_option(committed)})"
     if complete:
         advice = "" if place in complete else f": set {_KEY} ({_option(complete)})"
         return (
             f"complete checkpoints are in {_told(complete)}, but nobody saw this program write and "
-            f"close them{advice} ({_PAGE})"
+            f"close them, or their names do not say that they are checkpoints{advice} ({_PAGE})"
         )
-    return None if only_whole or not (alike or older) else _told_alike(alike, older, place)
+    return None if only_whole or not (alike or older) else _told_alike(alike, older, place, own)
 
 
 def _told_alike(
-    changed: Mapping[str, float], older: Mapping[str, float], place: Path | None
+    changed: Mapping[str, float],
+    older: Mapping[str, float],
+    place: Path | None,
+    own: OwnNames | None,
 ) -> str:
     """Returns the sentence about entries whose name looks like a checkpoint's, with the times of
     their last change: those that were `changed` since the program began, or else the `older`."""
@@ -137,7 +141,7 @@ def _told_alike(
             "that such a file is a later one, and a kill during a save may destroy it: save with "
             f"the step in the name, such as ckpt-100{suffix} ({_PAGE})"
         )
-    advice = _naming(Path(latest[0]), place)
+    advice = _naming(Path(latest[0]), place, own)
     return f"{when}, but in no known checkpoint layout: {told}; {advice} ({_PAGE})"
 
 
@@ -147,16 +151,27 @@ def _has_step(path: str) -> bool:
     return re.search("[0-9]", place.stem) is not None or step_of(place.parent.name) is not None
 
 
-def _naming(path: Path, place: Path | None) -> str:
+def _step_with(entry: Path, roots: Sequence[Path]) -> str:
+    """Returns the path of the step that `entry` belongs to: the folder of a step that it is a part
+    of, or itself."""
+    is_part = step_of(entry.parent.name) is not None and entry.parent not in roots
+    return str(entry.parent if is_part else entry)
+
+
+def _naming(path: Path, place: Path | None, own: OwnNames | None) -> str:
     """Returns what to do so that checkpoints with names such as that of `path` count. Where they
     are is not known, unless it is `place`: nobody may have seen the program write there."""
+    if path.is_dir() and step_of(path.name) is not None:
+        marker = MARKER if own is None or own.marker is None else own.marker
+        also = "" if own is not None else ", or describe its name and its last file"
+        return f"a folder counts once {marker} is in it: write that file last{also}"
     number = re.fullmatch(r"([\w.-]*?)[0-9]+([^\W\d]*(?:\.[A-Za-z]\w*)*)", path.name)
     is_known = structure_of(path.name, is_folder=False) is not None
     if number is None or is_known or path.is_dir():
         return "save with the step in the name, or describe the names"
     before, after = _any_number(number[1]), _any_number(number[2])
     given = f"--set '{_PATTERN}={before}(\\d+){after}'"
-    if path.parent != place and step_of(path.parent.name) is None:
+    if path.parent != place:
         given += f" {_option({path.parent: 0})}"
     return f"give {given} if only complete ones have such a name"
 
