@@ -133,6 +133,8 @@ class CheckpointWarning:
         The function reads no state of this object, so any thread may call it.
         """
         place, since = self._plan.checkpoint_dir, self._began or 0.0
+        own = self._plan.own_layout
+        described = own if own is not None and own.is_described else None
         on_disk = place if isinstance(place, Path) else None
         roots = [self._model_dir]
         if on_disk is not None and not on_disk.is_relative_to(self._model_dir):
@@ -143,10 +145,16 @@ class CheckpointWarning:
         def make_warning() -> Notice | None:
             if only_if_found:
                 found = checkpoints_nearby(
-                    on_disk, roots, since, shared, only_new=True, only_whole=only_whole
+                    on_disk,
+                    roots,
+                    since,
+                    shared,
+                    described,
+                    only_new=True,
+                    only_whole=only_whole,
                 )
             else:
-                found = found_nearby(on_disk, roots, since, shared)
+                found = found_nearby(on_disk, roots, since, shared, described)
             if found is None:
                 return None
             return _unseen_in(

@@ -286,7 +286,8 @@ def _why_not(program: str, config: str) -> str:
             return f"no program is called {program!r}: write each word as an item of its own"
         if assignments(("env", program, "")):
             return f"no shell reads it: write env before the variable, as in env {program} PROGRAM"
-        beside = f"; write ./{program} for the file here" if path.is_file() else ""
+        start = f"python {program}" if path.suffix == ".py" else f"./{program}"
+        beside = f"; write {start} for the file here" if path.is_file() else ""
         return f"no such program in PATH: {program}{beside}"
     try:
         mode = path.stat().st_mode
@@ -296,7 +297,8 @@ def _why_not(program: str, config: str) -> str:
         return f"cannot be run: {program}: {error.strerror}"
     if stat.S_ISDIR(mode):
         return f"is a directory: {program}"
-    return f"is not executable: {program} (chmod +x {program})"
+    instead = f"write python {program}, or " if path.suffix == ".py" else ""
+    return f"is not executable: {program} ({instead}chmod +x {program})"
 
 
 def _interpreter_problem(program: Path) -> str | None:

@@ -55,7 +55,9 @@ What the checks do not prove:
 * that a step of several files has all of them, unless an index names them. Save all of a step in one file or folder.
 
 A file needs a number after a word such as `step`, `epoch`, `ckpt`, `checkpoint`, `model` or `state`, or a number alone
-(`100.pt`). If it has several, `step` or `iter` wins over `epoch`, and that over the rest. Names of parts do not count:
+(`100.pt`). A number alone counts in a folder that the config names. In one that is found while the program runs, the
+folder or the one above must say what it holds (`ckpts/100.pt`, `saves/100.pt`): numbered files may also be data. If a
+name has several numbers, `step` or `iter` wins over `epoch`, and that over the rest. Names of parts do not count:
 `model-00001-of-00003.safetensors`, `rng_state_0.pth`, `optimizer_100.pt`.
 
 Of two steps the one with the higher number is the newer one. If the number of an epoch stands before the step, as in
@@ -67,8 +69,13 @@ A pickle or msgpack file of more than a million values does not count, nor does 
 
 A checkpoint that is overwritten each time and has no number (`last.pt`, `state/`, Keras `BackupAndRestore`) does not
 count: nothing in it says that it is a later one. `supervise_worker.saved(n)` does not change that, as nobody can tell
-that the file holds step `n`. Save numbered checkpoints beside it. If a program saves and nothing is seen, run.log says so
-once (`checkpoints-unseen`), at the latest when the budget is spent.
+that the file holds step `n`. Save numbered checkpoints beside it.
+
+A folder with files of your own (`step_100/params.npz`, `step_100/opt.npz`) does not count, even if it is renamed to its
+name: nothing in it says that it is whole. Write `commit_success.txt` into it last, before the rename if there is one.
+
+If a program saves and nothing is seen, run.log says so once (`checkpoints-unseen`), at the latest when the budget is
+spent.
 
 ## Your own layout
 

@@ -111,7 +111,8 @@ def hint_of_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> str:
     config: Path | None = options.config
     is_run = options.command == "run" and options.after_dashes is None
     if is_run and config is not None and config.suffix not in _CONFIGS:
-        return f"; to run a command, write -- before it: supervise run -- {config} ..."
+        start = f"python {config}" if config.suffix == ".py" else config
+        return f"; to run a command, write -- before it: supervise run -- {start} ..."
     return hint_of_config(f"supervise {options.command}", unknown, config)
 
 

@@ -76,7 +76,8 @@ def run(options: Namespace) -> int:
     finding = recognise(tree, argv, program)
     notes = {**NOTES, **_add(finding, source)}
     prepared = prepare_job(job_of(source))
-    head = f"Written by `supervise init`, which recognised: {_shown(finding)}.\n{PATHS_BEGIN}"
+    shown = _shown(finding, finds=any(plan.finds_checkpoints for plan in prepared.plans))
+    head = f"Written by `supervise init`, which recognised: {shown}.\n{PATHS_BEGIN}"
     try:
         told = write_config(options.output, prepared, commented(prepared.job, head, notes))
     except NotWrittenError as error:
@@ -86,7 +87,7 @@ def run(options: Namespace) -> int:
     if tree is not None:
         warnings.append(_missing(missing_options(tree, argv[program.index + 1 :]), program.name))
     noted = (f"note: {each}" for each in (*unread, *warnings) if each)
-    for line in (f"recognised: {_shown(finding)}", *told, *noted):
+    for line in (f"recognised: {shown}", *told, *noted):
         print(line)
     return 0
 
@@ -163,9 +164,10 @@ def _missing(options: Sequence[str], script: str) -> str | None:
     )
 
 
-def _shown(finding: Finding) -> str:
-    """Returns what was found, in words."""
+def _shown(finding: Finding, *, finds: bool) -> str:
+    """Returns what was found, in words; `finds` says whether the run will find where it saves."""
     name = finding.framework.name if finding.framework is not None else "no known framework"
-    if finding.directory is None:
-        return f"{name}; the folder of its checkpoints was not recognised"
-    return f"{name}; checkpoints in {finding.directory}"
+    if finding.directory is not None:
+        return f"{name}; checkpoints in {finding.directory}"
+    later = "where it saves is found while it runs" if finds else "set checkpoint.directory"
+    return f"{name}; the folder of its checkpoints was not recognised: {later}"

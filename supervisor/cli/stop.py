@@ -40,7 +40,8 @@ def stop_job(place: Path | Uri, *, waits: bool) -> None:
     job = running_job(place, "stop")
     ask(job, StopJob)
     print_line(
-        f"asked the supervisor ({job.owner}) to stop: it saves, and ends with {ExitCode.STOPPED:d}"
+        f"asked the supervisor ({job.owner}) to stop: the program may save, and it ends with "
+        f"{ExitCode.STOPPED:d}"
     )
     if waits:
         for _ in looks_while_it_lives(place, job):

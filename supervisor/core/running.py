@@ -24,6 +24,7 @@ from supervisor.core.doing import (
     WorkerEnded,
     Workers,
     cause_of,
+    workers_of,
 )
 from supervisor.core.ending import ended_well, kill, some_failed, told_ends
 from supervisor.core.events import WorkerReported, WorkersObserved, WorkersStarted
@@ -65,7 +66,7 @@ def worker_reported(state: JobState, event: WorkerReported, policy: RestartPolic
         return state, ()
     limits = policy.phases[state.phase].limits(tries_again=not state.initialises_again)
     liveness = state.liveness.heard(event.message, event.at, limits)
-    recovery, decisions = _recovering(state, event)
+    recovery, decisions = _recovering(state, event, policy)
     goodput = state.goodput.trains(event.at) if decisions else state.goodput
     is_told, stages = state.stages.entered(liveness.stage, event.at)
     state = replace(state, liveness=liveness, recovery=recovery, goodput=goodput, stages=stages)
@@ -73,14 +74,12 @@ def worker_reported(state: JobState, event: WorkerReported, policy: RestartPolic
     return state, (*decisions, *told)
 
 
-def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple[Decision, ...]]:
+def _recovering(
+    state: JobState, event: WorkerReported, policy: RestartPolicy
+) -> tuple[Recovery, tuple[Decision, ...]]:
     """Returns the recovery after a report; a completed step ends it."""
     recovery, doing = state.recovery, state.liveness
-    assert isinstance(state.doing, Alive)
-    # Other ranks may report until they are killed, and a last line of output may be read late.
-    is_dying = isinstance(state.doing, Killing)
-    is_dying = is_dying or isinstance(cause_of(state.doing), WorkerEnded | Hang)
-    if recovery.mark is None or is_dying:
+    if recovery.mark is None or _ends_already(state, policy):
         return recovery, ()
     match event.message:
         case StageMessage():
@@ -96,6 +95,16 @@ def _recovering(state: JobState, event: WorkerReported) -> tuple[Recovery, tuple
             return Recovery(), (told,)
         case _:
             return recovery, ()
+
+
+def _ends_already(state: JobState, policy: RestartPolicy) -> bool:
+    """Whether the attempt ends, so that its reports are no new start: other ranks report until
+    they are killed, survivors of a drain work on, and a last line of output may be read late."""
+    assert isinstance(state.doing, Alive)
+    if isinstance(state.doing, Killing) or isinstance(cause_of(state.doing), WorkerEnded | Hang):
+        return True
+    workers = workers_of(state.doing)
+    return workers is not None and _is_dying(workers, state, policy)
 
 
 def workers_observed(state: JobState, event: WorkersObserved, policy: RestartPolicy) -> StepResult:

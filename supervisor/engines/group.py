@@ -196,6 +196,8 @@ class WorkerGroup:
     late_are_helpers: bool = False
     """Whether these are no part of the work, as far as is known."""
     asked_to_stop: bool = False
+    jax_took_sigterm: bool = False
+    """Whether jax has logged that it keeps our SIGTERM to itself, as it does once distributed."""
     is_closed: bool = False
     """Whether the group is over: later messages are dropped."""
     has_compiled: bool = False
@@ -340,6 +342,12 @@ class WorkerGroup:
             return False
         worker.told_to_stop = True
         return True
+
+    def note_taken_sigterm(self) -> bool:
+        """Note that jax has logged a SIGTERM; returns whether that is news, and our own SIGTERM."""
+        is_news = self.asked_to_stop and not self.jax_took_sigterm
+        self.jax_took_sigterm |= is_news
+        return is_news
 
     def note_message(self, worker: Member, message: Message, at: float) -> bool:
         """Take note of a report at the time `at`. Returns True if it is to be passed on to the

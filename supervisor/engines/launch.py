@@ -15,6 +15,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.diagnosis.rules import Rule
 from supervisor.diagnosis.success import Success
 from supervisor.engines.python_program import bootstrapped
+from supervisor.engines.python_script import with_interpreter
 from supervisor.protocol import environment, metrics_file, save_request
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import Owner, WorkerIdentity
@@ -154,7 +155,7 @@ class Launch:
         """Returns the command line of every worker, and why the bootstrap was left out (None: it
         was not, or was not asked for)."""
         argv = [placeholders.expand(text, values) for text in self.plan.argv]
-        return bootstrapped(argv) if self.plan.bootstrap else (argv, None)
+        return bootstrapped(with_interpreter(argv)) if self.plan.bootstrap else (argv, None)
 
     def inherited(self, environ: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
         """Returns the environment of a program of this phase.

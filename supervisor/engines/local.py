@@ -121,6 +121,7 @@ class LocalEngine:
             self._ahead,
             self._hearing.on_message,
             self._notice,
+            self._mention,
             StepRecognition(self._mention, redact),
         )
 

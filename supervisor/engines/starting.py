@@ -31,6 +31,12 @@ _PYTHONPATH = "PYTHONPATH"
 _WORKER_PATH = str(Path(worker_path.__file__).absolute().parent)
 """The folder of the module `supervise_worker`, which holds nothing else."""
 
+_JAX_TOOK = (
+    ": jax.distributed keeps SIGTERM to itself, so the program ends only if it asks jax whether to "
+    "stop (multihost_utils.reached_preemption_sync_point, reached_preemption of Orbax), and else "
+    "works on until SIGKILL (see docs/how-to/several-workers.md)"
+)
+
 
 class WorkerStarter:
     """Starts the workers of a group, one at a time."""
@@ -44,12 +50,14 @@ class WorkerStarter:
         ahead: Preparations,
         on_message: Callable[[WorkerGroup, int, Message], None],
         notice: Tell,
+        mention: Tell,
         recognition: StepRecognition,
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
 
         `on_message` gets each message of a worker, with its rank. `notice` reports problems to
-        people, and `recognition` finds steps in the output that nobody tells.
+        people and `mention` normal things; `recognition` finds steps in the output that nobody
+        tells.
         """
         self._machine = machine
         self._environ = environment.without_supervisor_variables(environ)
@@ -58,6 +66,7 @@ class WorkerStarter:
         self._ahead = ahead
         self._on_message = on_message
         self._notice = notice
+        self._mention = mention
         self._recognition = recognition
 
     def program(self, launch: Launch, newest: int | None) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -150,10 +159,17 @@ class WorkerStarter:
                 group, rank, StepMessage(last, metrics_of(loss), first, in_output=True)
             ),
             success=Pattern(success) if success is not None else None,
-            on_sigterm=lambda: self._on_message(group, rank, SigtermMessage()),
+            on_sigterm=lambda: self._jax_took_sigterm(group, rank),
             listener=self._recognition.listener(
                 launch.plan,
                 lambda message: self._on_message(group, rank, message),
                 lambda: group.reported_step is not None,
             ),
         )
+
+    def _jax_took_sigterm(self, group: WorkerGroup, rank: int) -> None:
+        if group.note_taken_sigterm() and group.launch.plan.is_command:
+            self._mention(
+                Notice("sigterm-reaction", f"rank {rank}{_JAX_TOOK}", ranks=[rank], reason="jax")
+            )
+        self._on_message(group, rank, SigtermMessage())

@@ -37,7 +37,8 @@ def stopped(t: Transition, event: WorkersGone, before: int | None, policy: Resta
         )
     if event.unproven is not None:
         kept += (
-            f"; step {event.unproven} is complete, but was not seen closed, so it does not count"
+            f"; step {event.unproven} is complete, but was not seen closed, so it does not count "
+            "yet: the program may go on from it"
         )
     text = f"stopped: {kept}; {_lost_work(event, newest)}"
     lost = _num_lost_steps(event, newest)

@@ -14,6 +14,7 @@ import pytest
 
 from supervisor.adapters.stores import nearby
 from supervisor.adapters.stores.nearby import found_nearby
+from supervisor.config.own_layout import OwnLayout
 
 
 def test_no_more_entries_are_listed_than_the_bound_says(
@@ -121,11 +122,80 @@ def test_a_pattern_for_numbered_files_is_named(
     tmp_path: Path, name: str, pattern: str | None
 ) -> None:
     (tmp_path / name).touch()
-    found = found_nearby(None, [tmp_path], 0.0)
+    found = found_nearby(tmp_path, [tmp_path], 0.0)
     assert f"{tmp_path}/{name}; " in found
     told = re.search(r"give --set 'trainer\.init\.checkpoint\.pattern=(\S+)' if", found)
     assert (told[1] if told else None) == pattern
     assert pattern is None or re.fullmatch(pattern, name)
+
+
+def test_where_nobody_looks_the_folder_is_named_beside_the_pattern(tmp_path: Path) -> None:
+    """The pattern alone would change nothing: nobody saw the program write there."""
+    (tmp_path / "saves").mkdir()
+    (tmp_path / "saves" / "s_20.npz").touch()
+    directory = f"--set trainer.init.checkpoint.directory={tmp_path}/saves"
+    pattern = r"--set 'trainer.init.checkpoint.pattern=s_(\d+)\.npz'"
+    assert f"; give {pattern} {directory} if only" in found_nearby(tmp_path, [tmp_path], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        (None, "commit_success.txt is in it: write that file last, or describe its name"),
+        (OwnLayout(r"step_(\d+)", "DONE"), "DONE is in it: write that file last (see"),
+    ],
+)
+def test_of_a_folder_of_files_the_one_that_is_missing_is_named(
+    tmp_path: Path, own: OwnLayout | None, told: str
+) -> None:
+    for step in (10, 20):
+        folder = tmp_path / f"step_{step}"
+        folder.mkdir()
+        for name in ("params.npz", "opt.npz"):
+            (folder / name).touch()
+            os.utime(folder / name, (step, step))
+        os.utime(folder, (step, step))
+    found = found_nearby(None, [tmp_path], 0.0, (), own)
+    assert f": {tmp_path}/step_20, {tmp_path}/step_10; a folder counts once {told}" in found
+
+
+@pytest.mark.parametrize(
+    ("own", "content", "told"),
+    [
+        (
+            OwnLayout(r"s_(\d+)\.bin", None),
+            b"x",
+            "complete checkpoints are in {} (newest: step 20)",
+        ),
+        (OwnLayout(r"s_(\d+)\.pkl", None), pickle.dumps({}), "complete checkpoints are in {} (n"),
+        (
+            OwnLayout(r"s_(\d+)\.pkl", None),
+            b"cut off",
+            "but in no known checkpoint layout: {}/s_20",
+        ),
+        (OwnLayout(r"s_(\d+)", "DONE"), None, "committed checkpoints are in {} (newest: step 20)"),
+        (
+            OwnLayout(r"t_(\d+)\.pkl", None),
+            pickle.dumps({}),
+            "in no known checkpoint layout: {}/s_",
+        ),
+    ],
+)
+def test_steps_of_a_layout_that_the_config_describes_are_told_as_such(
+    tmp_path: Path, own: OwnLayout, content: bytes | None, told: str
+) -> None:
+    folder = tmp_path / "saves"
+    step = folder / ("s_20" if own.marker else "s_20.bin" if "bin" in own.pattern else "s_20.pkl")
+    folder.mkdir()
+    if content is None:
+        step.mkdir()
+        (step / "DONE").touch()
+    else:
+        step.write_bytes(content)
+    found = found_nearby(tmp_path / "checkpoints", [tmp_path], 0.0, (), own)
+    assert told.format(folder) in found
+    is_found = "no known" not in told
+    assert (f"(--set trainer.init.checkpoint.directory={folder})" in found) == is_found
 
 
 class KindUnknown:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from supervisor.engines.ahead.standby_pool import why_no_standby
 from supervisor.engines.python_program import START, bootstrapped, from_interpreter
+from supervisor.engines.python_script import with_interpreter
 
 
 @pytest.mark.parametrize(
@@ -92,3 +94,43 @@ def test_a_standby_has_become_the_interpreter_already() -> None:
     assert from_interpreter(["nice", "-n", "5", "python", "-u", "t.py"]) == ["python", "-u", "t.py"]
     assert from_interpreter(["python", "nice"]) == ["python", "nice"]
     assert from_interpreter(["nice", "train"]) == ["nice", "train"]
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "words"),
+    [
+        ("t.py", "#!/usr/bin/env python3", ["python3"]),
+        ("t.py", "#! /opt/bin/python3.12  -u ", ["/opt/bin/python3.12", "-u"]),
+        ("t.py", "#!/usr/bin/python -u -O", ["/usr/bin/python", "-u -O"]),
+        ("t.py", "#!/usr/bin/env -S python3 -u", []),
+        ("t.py", "#!/usr/bin/env", []),
+        ("t.py", "#!python3", []),
+        ("t.py", "#!/bin/sh", []),
+        ("t.py", "#!/usr/bin/env python3\r", []),
+        ("t.py", "import jax", []),
+        ("torchrun", "#!/usr/bin/env python3", []),
+    ],
+)
+def test_an_executable_script_is_started_by_the_interpreter_that_it_names(
+    tmp_path: Path, name: str, line: str, words: list[str]
+) -> None:
+    """As the kernel does it: one argument at most."""
+    script = tmp_path / name
+    script.write_text(f"{line}\nprint(1)\n", newline="")
+    assert with_interpreter([str(script), "a"]) == [*words, str(script), "a"]
+
+
+def test_a_script_that_is_not_there_or_found_on_the_path_is_left_to_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert with_interpreter(["./t.py"]) == ["./t.py"]
+    (tmp_path / "t.py").write_text("#!/usr/bin/env python3\n")
+    assert with_interpreter(["t.py"]) == ["t.py"]
+    assert with_interpreter(["./t.py"]) == ["python3", "./t.py"]
+
+
+def test_an_executable_script_whose_arguments_change_has_a_standby(tmp_path: Path) -> None:
+    script = tmp_path / "t.py"
+    script.write_text("#!/usr/bin/env python3\n")
+    assert why_no_standby([str(script), "{resume_step}"], {}) is None

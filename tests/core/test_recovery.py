@@ -13,6 +13,7 @@ from supervisor.core.events import (
     Event,
     LaunchFailed,
     PhaseBegun,
+    StopSource,
     SupervisorStarted,
     WorkerReported,
     WorkersGone,
@@ -21,7 +22,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.recovery import Recovery
-from supervisor.diagnosis.failure import Failure, WorkerExit
+from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 from supervisor.diagnosis.success import Success
 from supervisor.protocol.messages import (
     EvaluatedMessage,
@@ -392,6 +393,21 @@ def test_a_rank_that_still_steps_while_its_group_dies_ends_no_recovery() -> None
     (recovery,) = told(history, *rest)
     assert (recovery.attempt, recovery.step, recovery.lost) == (2, 16, 6)
     assert recovery.seconds == 2.0
+
+
+@pytest.mark.parametrize("exits", [(KILLED,), (WorkerExit(1, code=1),)])
+def test_what_goes_on_while_a_stopped_job_ends_is_no_recovery(
+    exits: tuple[WorkerExit, ...],
+) -> None:
+    """A trainer lives on after the shell that started it has died of the drain, or one rank after
+    another one: its steps are no new start."""
+    history = job(workers=2)
+    history.now = 10.0
+    history.stops(StopSource.PERSON)
+    left = (Survivor(1005, "python train.py"),)
+    ended = exits if exits[0].rank else (KILLED, replace(KILLED, rank=1))
+    history.happens(WorkersObserved(10.1, 1, (1000, 1001), ended, left))
+    assert told(history, says(10.4, StepMessage(107, every=1))) == []
 
 
 def test_a_step_that_is_read_after_the_death_ends_no_recovery() -> None:

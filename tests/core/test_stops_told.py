@@ -163,6 +163,7 @@ def test_a_complete_step_that_was_not_seen_closed_may_not_be_lost(
     event = WorkersGone(history.now, 1, RETRY, None, 60, committed, unproven=58)
     history.happens(event)
     (line,) = (line for line in history.told if line.event == "attempt-stopped")
-    assert "step 58 is complete, but was not seen closed, so it does not count; " in line.text
+    why = "was not seen closed, so it does not count yet: the program may go on from it; "
+    assert f"step 58 is complete, but {why}" in line.text
     assert line.text.endswith(f"lost: at most {most} steps (last reported step: 60)")
     assert line.keys["lost_steps"] is None, "not known"

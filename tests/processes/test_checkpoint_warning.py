@@ -69,7 +69,7 @@ def job(tmp_path: Path, model_dir: Path, *arguments: str, **restart: Any) -> dic
         (
             ("checkpoints", "ckpt%d", "model.pt"),
             "the program goes on at step 6, so it has saved",
-            "{model_dir}/checkpoints/ckpt10/model.pt",
+            "{model_dir}/checkpoints/ckpt10",
         ),
     ],
 )
@@ -89,6 +89,7 @@ def test_checkpoints_that_are_not_seen_are_named_once(
     text = re.sub(r"newest: step \d+", "newest: step N", told["text"])
     assert found.format(model_dir=model_dir) in text
     assert ("no known checkpoint layout" in told["text"]) == (arguments[0] == "checkpoints")
+    assert ("a folder counts once commit_success.txt" in text) == (arguments[0] == "checkpoints")
 
 
 def test_a_job_that_goes_on_in_its_second_phase_is_told_of_that_one(
@@ -149,6 +150,7 @@ def test_commits_that_are_seen_are_no_reason(
             r"give --set 'trainer.init.checkpoint.pattern=snap_(\d+)\.pkl\.gz'",
         ),
         ('open("snapshots/latest.npz", "wb").close()', "overwritten in place"),
+        ('open("policy_20.pkl", "wb").close()', r"pattern=policy_(\d+)\.pkl'"),
         ('open("metrics.pkl", "wb").close()', None),
     ],
 )

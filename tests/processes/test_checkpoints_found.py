@@ -99,7 +99,9 @@ UNPROVEN = "ended before its work was done, as far as is known"
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory of the jobs."""
-    (tmp_path / "program.py").write_text(PROGRAM)
+    program = tmp_path / "program.py"
+    program.write_text(f"#!{sys.executable}\n{PROGRAM}")
+    program.chmod(0o755)
     (tmp_path / "train.sh").write_text(f'{sys.executable} program.py "$@"\n')
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -116,10 +118,11 @@ def job(*argv: str, model_dir: str = "run", restarts: int = 2) -> dict[str, Any]
     [
         ((sys.executable, "program.py", "dies-after-each", "--workdir", "out"), "out"),
         ((sys.executable, "program.py", "dies-after-each"), "nobody/names"),
+        (("./program.py", "dies-after-each"), "nobody/names"),
         (("sh", "train.sh", "dies-after-each", "--workdir", "out"), "out"),
         (("sh", "-c", "sh train.sh dies-after-each --workdir out; exit $?"), "out"),
     ],
-    ids=["named", "reported", "wrapped", "in a shell's text"],
+    ids=["named", "reported", "executable", "wrapped", "in a shell's text"],
 )
 def test_a_program_that_progresses_is_restarted_as_often_as_it_takes(
     start: Start, here: Path, argv: tuple[str, ...], folder: str

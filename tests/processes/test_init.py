@@ -178,6 +178,22 @@ def test_what_it_writes_validates_and_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("model_dir", "told"),
+    [("run", "where it saves is found while it runs"), ("gs://b/run", "set checkpoint.directory")],
+)
+def test_what_becomes_of_a_folder_that_is_not_recognised_is_told(
+    model_dir: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    result = forked("init", "--model-dir", model_dir, "train.py", cwd=tmp_path)
+    shown = (
+        f"recognised: no known framework; the folder of its checkpoints was not recognised: {told}"
+    )
+    assert result.stdout.startswith(f"{shown}\n"), result.stderr
+    assert f"which {shown}." in (tmp_path / "trainer.yaml").read_text()
+
+
+@pytest.mark.parametrize(
     ("words", "is_told"),
     [([], True), (["--config", "c"], False), (["--conf=c"], False), (["-cx"], False)],
 )

@@ -177,6 +177,7 @@ def test_a_secret_in_a_saved_config_is_told_and_kept_private(run: Run, tmp_path:
         (["--config=c.yaml"], 64, "without an option: supervise run c.yaml\n"),
         (["--config"], 64, "without an option: supervise run trainer.yaml\n"),
         (["python", "x.py", "--config", "c"], 64, "write -- before it: supervise run -- python"),
+        (["train.py", "--out", "x"], 64, "-- before it: supervise run -- python train.py ..."),
         (["train.py"], 64, "is a program, not a config: supervise run -- python train.py"),
         (["--model-dir", "x", "c.yaml"], 64, "write --set 'trainer.init.model_dir=...'"),
         (["--save-config", "x", "c.yaml"], 64, "--save-config is for a command"),

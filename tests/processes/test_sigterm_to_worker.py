@@ -251,6 +251,24 @@ def test_a_shell_that_exits_with_0_leaves_no_sign_and_is_believed(
     assert result.has_event("success-by-exit-code")
 
 
+def test_who_keeps_the_sigterm_of_a_drain_is_told_once(start: Start, model_dir: Path) -> None:
+    """With jax.distributed a process has a handler, which alone saves nothing."""
+    line = "W1122 13:59:05.468181   29360 preemption_notifier.cc:90] SIGTERM caught at 2026-11-22"
+    job = config(model_dir, "")
+    trap = f"echo '{line}'; echo '{line}'; exit 0"
+    script = f'trap "{trap}" TERM; echo ready; while :; do sleep 0.05; done'
+    job["trainer"]["command"]["argv"] = ["bash", "-c", script]
+    running = start(job)
+    running.wait_for("ready")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75, result.log
+    told = [each for each in result.events("sigterm-reaction") if each["reason"] == "jax"]
+    assert [each["ranks"] for each in told] == [[0]]
+    assert "reached_preemption_sync_point" in told[0]["text"]
+    assert told[0]["level"] == "info", "the program may ask"
+
+
 def test_what_jax_says_of_it(start: Start, model_dir: Path) -> None:
     """jax takes SIGTERM for itself once it is distributed: a program of any language may use it."""
     line = "W1122 13:59:05.468181   29360 preemption_notifier.cc:90] SIGTERM caught at 2026-11-22"

@@ -15,7 +15,7 @@ def test_a_running_job_saves_and_ends_with_79(start: Start, model_dir: Path) -> 
     assert (asked.returncode, asked.stderr) == (0, "")
     told, ended = asked.stdout.splitlines()
     assert told.startswith("asked the supervisor (pid ")
-    assert told.endswith(") to stop: it saves, and ends with 79")
+    assert told.endswith(") to stop: the program may save, and it ends with 79")
     assert ended.startswith("DRAINED: phase 'phase1', attempt 1")
     result = running.result()
     assert result.code == 79

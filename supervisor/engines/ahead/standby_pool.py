@@ -27,6 +27,7 @@ from supervisor.engines.python_program import (
     interpreter_part,
     sets_variables,
 )
+from supervisor.engines.python_script import with_interpreter
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol import environment
 from supervisor.protocol.removal import Place
@@ -127,7 +128,7 @@ def why_no_standby(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
     """
     if (setter := sets_variables(argv)) is not None:  # too early: a standby has another environment
         return f"{setter} sets variables for Python: set them in command.env instead"
-    bootstrapped_argv, _ = bootstrapped(argv)
+    bootstrapped_argv, _ = bootstrapped(with_interpreter(argv))
     size = interpreter_part(bootstrapped_argv)
     texts = {"the options of its interpreter": " ".join(bootstrapped_argv[:size]), **env}
     for where, text in texts.items():
