@@ -176,11 +176,15 @@ def add_model_dirs(parser: Parser) -> None:
 
 
 _MODEL_DIR = "the directory of the job, or its URI in a bucket"
+_ON_DISK = "the directory of the job, on a disk"
 
 
-def add_model_dir(parser: Parser, *, optional: bool = False) -> None:
-    """Add the model_dir of a job: a folder, or a place in a bucket."""
-    told = _MODEL_DIR
+def add_model_dir(parser: Parser, *, optional: bool = False, on_disk: bool = False) -> None:
+    """Add the model_dir of a job: a folder, or a place in a bucket.
+
+    `on_disk`: the verb refuses a bucket, so its help names a folder alone.
+    """
+    told = _ON_DISK if on_disk else _MODEL_DIR
     if optional:
         told += "; default: the job at or below the working directory that was written last"
     parser.add_argument(

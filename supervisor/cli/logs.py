@@ -34,7 +34,7 @@ _PAUSE = 0.5
 def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
     parser = commands.add_parser("logs", help="print what a worker has printed")
-    add_model_dir(parser)
+    add_model_dir(parser, on_disk=True)
     parser.add_argument(
         "--attempt", type=int, metavar="N", help="the attempt; default: the newest one"
     )

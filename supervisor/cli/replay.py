@@ -73,7 +73,7 @@ def add_parser(commands: Commands) -> None:
         type=Path,
         help="find the first step at which the job in OTHER_DIR differs; nothing is run",
     )
-    add_model_dir(parser)
+    add_model_dir(parser, on_disk=True)
 
 
 def run(options: Namespace) -> int:

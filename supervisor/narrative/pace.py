@@ -72,8 +72,10 @@ class PaceWatch:
                 self._forget()
             case WorkersStarted():
                 self._step = self._loss = None
-            case WorkersGone():
+            case WorkersGone(step=step):
                 self._reports.clear()
+                if step is not None:  # not each step has a report of its own
+                    self._step = step
             case PhaseBegun():
                 self._forget()
         self.committed_at = _committed_at(self.committed_at, told)

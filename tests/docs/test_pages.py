@@ -82,8 +82,6 @@ def slow_part(block: Block) -> Block:
 
 _INLINE = re.compile(r"`+(supervise [a-z][^`]*)`+")
 _AFTER_PROMPT = re.compile(rf"^ *\$ .*?\b(supervise (?:{'|'.join(VERBS)}) .*)$", re.M)
-_NO_VERBS = {"stop"}
-"""Of these the pages say that there are none."""
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -104,7 +102,7 @@ def test_every_command_of_ours_has_its_verb_and_options() -> None:
         known = verbs.choices[verb]._option_string_actions if verb in verbs.choices else {}
         own = words[: words.index("--")] if "--" in words else words  # then another program's
         options = {word.partition("=")[0] for word in own if word.startswith("--")}
-        if verb not in {*verbs.choices, *_NO_VERBS, "--version"} or options - known.keys():
+        if verb not in {*verbs.choices, "--version"} or options - known.keys():
             unknown.append((place, verb, *words))
     assert not unknown
 

@@ -139,7 +139,7 @@ _shtab_supervise_logs_options=(
   "--rank[the worker\; default\: rank 0]:R:"
   {-f,--follow}"[go on with what comes, also of later attempts, until no supervisor runs]"
   "--grep[print only the lines in which this regular expression (of Python) is found]:PATTERN:"
-  ":the directory of the job, or its URI in a bucket:_files -/"
+  ":the directory of the job, on a disk:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -206,7 +206,7 @@ _shtab_supervise_replay_options=(
   "--pdb[stop before the step in the debugger]"
   "--json[print one JSON object, for programs]"
   "--compare[find the first step at which the job in OTHER_DIR differs\; nothing is run]:OTHER_DIR:"
-  ":the directory of the job, or its URI in a bucket:_files -/"
+  ":the directory of the job, on a disk:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
