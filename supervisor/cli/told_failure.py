@@ -176,6 +176,15 @@ def _own_calls(traceback: str) -> list[str]:
     return calls[::-1][:_MOST_FRAMES]
 
 
+def _last_output(it: PastFailure, place: Path | Uri) -> str:
+    """Returns the last line that an attempt printed before it failed; empty: it is not known."""
+    log = it.log(place) if isinstance(place, Path) else None
+    try:
+        return "" if log is None else _last_line(Path(log))
+    except OSError:  # told where the last failure's log is read
+        return ""
+
+
 def _last_line(log: Path) -> str:
     """Returns the last line of text in `log` before a traceback; empty: there is none."""
     before, _, _ = read_end(log, _MAX_TAIL).decode(errors="replace").partition(_TRACEBACK)
@@ -238,12 +247,15 @@ def _where_to_read(failure: Failure, log: str | None, place: Path | Uri) -> Iter
 def _earlier_ones(
     job: JobView, past: Sequence[PastFailure], last: Failure, place: Path | Uri
 ) -> Iterator[str]:
+    latest = next((each for each in past if each.attempt == job.history.past.last_failed), None)
     for each in past:
-        if each.attempt != job.history.past.last_failed:
-            yield from _earlier(each, last, place)
+        if each is not latest:
+            yield from _earlier(each, latest, last, place)
 
 
-def _earlier(it: PastFailure, last: Failure, place: Path | Uri) -> Iterator[str]:
+def _earlier(
+    it: PastFailure, latest: PastFailure | None, last: Failure, place: Path | Uri
+) -> Iterator[str]:
     """Yields an earlier failure: in a word if it was like the `last` one; its advice only if that
     differs, too."""
     failure = it.failure
@@ -252,7 +264,10 @@ def _earlier(it: PastFailure, last: Failure, place: Path | Uri) -> Iterator[str]
         for key in ("cause", "root_cause", "where", "rule")
     )
     if alike:
-        yield f"before that, attempt {it.attempt}: the same"
+        output = _last_output(it, place)
+        also = latest is not None and output and output == _last_output(latest, place)
+        after = ", after the same output" if also else ""
+        yield f"before that, attempt {it.attempt}: the same{after}"
         return
     where = f", at {failure['where']}" if failure.get("where") else ""
     rule = f" (rule {failure.get('rule')!r})"

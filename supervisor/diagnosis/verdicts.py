@@ -129,7 +129,7 @@ def hang_failure(end: Failure | None, stage: Stage, seconds: float, stood_at: st
         rule="hang",
         reason=f"The deadline of the stage passed; nothing was reported for {seconds:.1f} s.",
         advice=_HANG_ADVICE.format(stage=stage),
-        root_cause=f"silent for {seconds:.1f} s in stage {stage}, then ended by us: {ended}",
+        root_cause=f"silent for {seconds:.1f} s in stage {stage}, then ended by supervise: {ended}",
         rank=end.rank if end is not None else 0,
         exit=ended,
         certain=False,

@@ -70,8 +70,11 @@ def what_is_next(
     elif code is ExitCode.STOPPED:
         yield f"next: nothing runs it again by itself; {again} {onward}{end}"
     elif is_refused:
-        refused = f"; as it stands here, it was refused{end}" if known else ""
-        yield f"next: nothing runs it again by itself; correct the command: it {onward}{refused}"
+        which = "this" if known else "the"
+        yield (
+            f"next: nothing runs it again by itself; {which} command was refused: once it is "
+            f"corrected, it {onward}{end}"
+        )
     else:
         yield (
             "next: nothing runs it again by itself; once the cause is mended, "

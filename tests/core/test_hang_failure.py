@@ -23,7 +23,7 @@ def test_a_hang_is_told_with_how_the_group_then_ended() -> None:
     failure = hang_failure(END, *HANG)
     assert (
         failure.root_cause
-        == "silent for 12.3 s in stage SAVING, then ended by us: killed by SIGTERM"
+        == "silent for 12.3 s in stage SAVING, then ended by supervise: killed by SIGTERM"
     )
     assert (failure.rank, failure.exit, failure.traceback) == (2, END.exit, END.traceback)
     assert (failure.verdict, failure.confidence) == (Verdict.RESTART, Confidence.HIGH)
@@ -31,7 +31,7 @@ def test_a_hang_is_told_with_how_the_group_then_ended() -> None:
 
 def test_a_hang_that_then_ended_as_success_does() -> None:
     failure = hang_failure(None, *HANG)
-    assert failure.root_cause == "silent for 12.3 s in stage SAVING, then ended by us: well"
+    assert failure.root_cause == "silent for 12.3 s in stage SAVING, then ended by supervise: well"
     assert (failure.rank, failure.exit, failure.traceback) == (0, "well", "")
 
 

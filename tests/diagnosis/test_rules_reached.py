@@ -192,6 +192,10 @@ RESTORE = 'checkpoint.py", line 7, in restore'
 LIBRARY = 'site-packages/gateway/client.py", line 7, in ask'
 CHECK = "F1121 09:17:01.7 7 x.cc:1] Check failed: a == b (5 vs. 4)\n    @ 0x7f00  absl::Flush()\n"
 CONDITIONS = {
+    "killed-told": replace(
+        ended("./run.sh: line 7:  4711 Killed                  python train.py\n"),
+        host=HostFacts(oom_kills=0),
+    ),
     "disk-full-silently": replace(
         ended(printed("OSError: write failed")), host=HostFacts(free_disk=0)
     ),

@@ -24,7 +24,9 @@ def test_without_a_checkpoint_the_job_begins_anew() -> None:
 
 def test_a_command_that_is_refused_is_not_said_to_go_on_as_it_is() -> None:
     (told,) = what_is_next(ExitCode.FAILED, None, known=True, is_refused=True)
-    assert told.endswith("it begins at the first step; as it stands here, it was refused:")
+    assert told.endswith(
+        "this command was refused: once it is corrected, it begins at the first step:"
+    )
 
 
 def test_an_exit_code_is_told_in_words_where_it_needs_some() -> None:

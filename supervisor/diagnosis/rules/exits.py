@@ -22,6 +22,7 @@ from supervisor.diagnosis.rules.rule import (
 )
 from supervisor.diagnosis.rules.wording import (
     FIX_CONFIG,
+    KILLED_NOT_FOR_MEMORY,
     PREEMPTED,
     REFUSED_INSTRUCTION,
     WHO_STOPS_IT,
@@ -66,13 +67,7 @@ RULES = (
     Rule(
         "sigkill",
         POLICY,
-        "killed",
-        "Nobody is told who sends SIGKILL: a person, a script, the platform, or the program "
-        "itself. It was not the kernel for memory: the counter of the job's cgroup did not rise.",
-        "If it comes back, find out who sends SIGKILL: the kernel for memory did not (the counter "
-        "of the job's cgroup did not rise). If it dies at the same step again, look first for "
-        "`os.kill` in the program and `kill` in its scripts; else at that time in the platform's "
-        "own log (`journalctl`, Slurm's `sacct`, `kubectl describe pod`).",
+        *KILLED_NOT_FOR_MEMORY,
         signals=("SIGKILL",),
         facts=(NO_OOM_KILL,),
         transient=True,
@@ -136,8 +131,8 @@ RULES = (
         RESTART,
         "native code crashed",
         "Native code crashed; that may not repeat.",
-        "The stacks (rank*.stacks.txt, else the output) name the call into the native code that "
-        "crashed: check what the program gives it there. If that is right, update or rebuild the "
+        "Look first at what the program passes to the native code, at the line that the stacks "
+        "name (rank*.stacks.txt, else the output). Only if that is right, update or rebuild the "
         "library.",
         signals=("SIGSEGV", "SIGTRAP", "SIGSYS"),
         culprit=True,

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from supervisor.diagnosis.outcome import Charge
-from supervisor.diagnosis.rules.rule import FATAL, LOW, MEDIUM, NO_SPACE, POLICY, RESTART, Rule
+from supervisor.diagnosis.rules.rule import (
+    FATAL,
+    LOW,
+    MEDIUM,
+    NO_OOM_KILL,
+    NO_SPACE,
+    POLICY,
+    RESTART,
+    Rule,
+)
+from supervisor.diagnosis.rules.wording import KILLED_NOT_FOR_MEMORY
 
 DISK_FULL = "disk-full"
 _SILENTLY, _SHORT_WRITE = "disk-full-silently", "short-write"
@@ -14,6 +24,8 @@ the name of its rule."""
 _LIMIT = "a limit of the host is reached"
 _LIMIT_REASON = "The host refused memory, files or processes; that may pass, or it is too low."
 _LIMIT_ADVICE = "Look at ulimit, /dev/shm and the memory of the host or container."
+_KILLED = r"^(?:\S+: line \d+: +\d+ )?Killed(?: |$)"
+"""What a shell prints for a process that SIGKILL ended."""
 
 RULES = (
     Rule(
@@ -169,6 +181,15 @@ RULES = (
         confidence=LOW,
     ),
     Rule(
+        "killed-told",
+        POLICY,
+        *KILLED_NOT_FOR_MEMORY,
+        patterns=(_KILLED,),
+        facts=(NO_OOM_KILL,),
+        transient=True,
+        confidence=LOW,
+    ),
+    Rule(
         "resource-limit-text",
         POLICY,
         _LIMIT,
@@ -188,10 +209,10 @@ RULES = (
             r"(?i)(?:exit ?code:?|signal:?|returncode:?|status:?) -9\b",
             r"(?i)killed by (?:the )?(?:kernel'?s? )?oom|\bOOMKilled\b|signal: killed",
             r"(?i)\boom-kill:|\b\d+ oom[-_ ]kill",
-            # the kubelet's eviction manager; a shell, for a process that SIGKILL ended
+            # the kubelet's eviction manager
             r"node was low on resource: |\bcondition: \[\w+Pressure\]|"
             r"local storage usage exceeds",
-            r"^(?:\S+: line \d+: +\d+ )?Killed(?: |$)",
+            _KILLED,
             r"(?i)object store (?:is )?(?:full|memory)|unable to allocate .{1,40} for an array",
         ),
         transient=True,

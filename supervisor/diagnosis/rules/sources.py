@@ -40,6 +40,7 @@ SOURCES = {
     "Go's io.ErrShortWrite, GNU tar",
     "resource-limit": f"{_PYTHON}: MemoryError; Ray's types; cases aslim, npmem",
     "rank-killed": "torch distributed/elastic/multiprocessing: api.py, errors/__init__.py",
+    "killed-told": "bash and dash: strsignal(3)",
     "resource-limit-text": f"{_ERRNO}, setrlimit(2), XLA's env.cc, NCCL's shm.cc, Go's os/exec; "
     "cases emfile, fsize, composed-18, composed-35",
     "offline": "huggingface_hub utils/_http.py and file_download.py",

@@ -25,8 +25,7 @@ NOT_NUMBERS = (
     "NaN or Inf in the training",
     "The loss became NaN or Inf; going back to the last checkpoint may avoid it.",
     "Look at what goes into that line at that step: the data, and the learning rate before it. "
-    "Where supervise's own trainer runs, trainer.init.loop.skip_bad_batches passes over a few "
-    "batches.",
+    "Before you go on, see that the newest checkpoint has no NaN yet.",
 )
 """Cause, reason and advice."""
 _STRUCTURE = (
@@ -124,8 +123,8 @@ RULES = (
         POLICY,
         "out of device memory at run time",
         "Memory ran out while the program ran; fragmentation may not repeat.",
-        "If it comes back: more at once than one device has is as a rule a wrong shape at that "
-        "line. If it is less, a smaller micro batch or more accumulation helps.",
+        "If it comes back: a request for more than the device has at all comes from a wrong shape "
+        "at that line. Else a smaller micro batch, or more accumulation, helps.",
         patterns=(
             r"RuntimeBufferAllocationFailure|RuntimeProgramAllocationFailure|OUT_OF_MEMORY",
             r"(?i)out of memory|ran out of memory|attempting to (?:allocate|reserve)|\bOOM\b",

@@ -16,13 +16,22 @@ ASSERTION = (
     "an assertion failed",
     "The program states that this must not happen; trying again does not change that.",
     "Look at what it checks and at the values in its message, and correct what gave them: data, "
-    f"config or program, rather than the check. Run the same command again{FROM_THE_NEWEST}.",
+    f"config or program. Run the same command again{FROM_THE_NEWEST}.",
 )
 MISFIT_SHAPES = (
     "shapes or shardings do not fit",
     "The shapes, dtypes or shardings in the program do not fit each other.",
     "Correct what the message names in the program; if earlier steps went well, look first at the "
     f"data of this one. Run the same command again{FROM_THE_NEWEST}.",
+)
+KILLED_NOT_FOR_MEMORY = (
+    "killed",
+    "Nobody is told who sends SIGKILL: a person, a script, the platform, or the program "
+    "itself. It was not the kernel for memory: the counter of the job's cgroup did not rise.",
+    "If it comes back, find out who sends SIGKILL: supervise did not, and nor did the kernel for "
+    "memory (the counter of the job's cgroup did not rise). If it dies at one step each time, look "
+    "first for `os.kill` in the program and `kill` in its scripts; else at that time in the "
+    "platform's own log (`journalctl`, Slurm's `sacct`, `kubectl describe pod`).",
 )
 REFUSED_INSTRUCTION = (
     "the processor refuses an instruction",
