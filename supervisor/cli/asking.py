@@ -41,7 +41,16 @@ def ask(job: JobView, kind: Callable[[str, Identity], Request]) -> None:
         OSError: the request cannot be written.
     """
     assert job.identity is not None
-    job.ask(kind(f"{getpass.getuser()} on {os.uname().nodename}", job.identity))
+    job.ask(kind(who_asks(), job.identity))
+
+
+def who_asks() -> str:
+    """Returns our user and host, for people. In a container the user may have no name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # from Python 3.13 on it is an OSError
+        user = f"user {os.getuid()}"
+    return f"{user} on {os.uname().nodename}"
 
 
 def looks_while_it_lives(place: Path | Uri, job: JobView) -> Iterator[None]:
