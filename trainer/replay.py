@@ -12,6 +12,7 @@ any exception, in the debugger.
 from __future__ import annotations
 
 import json
+import os
 import pdb  # noqa: T100  # `--pdb`
 import sys
 from collections import defaultdict
@@ -42,6 +43,8 @@ from trainer.tokenizer import decode
 from trainer.train import state_from_other_phase
 from trainer.train_state import TrainState, TrainStateSpec
 
+_DAMAGED = os.EX_IOERR
+"""The exit code where the checkpoint cannot be read, so that `supervise replay` knows."""
 _SHOWN_TOKENS = 64
 """Token ids of a sequence that are shown where no tokenizer of ours can make text of them."""
 
@@ -214,7 +217,8 @@ def main() -> None:
     try:
         _run(config, Path(checkpoints), int(begin), int(last), debugs=debugs)
     except DamagedError as damage:
-        raise SystemExit(f"the checkpoint of step {begin} is damaged: {damage}") from None
+        print(f"the checkpoint of step {begin} is damaged: {damage}", file=sys.stderr)
+        sys.exit(_DAMAGED)
     except Exception:
         if debugs:
             pdb.post_mortem()

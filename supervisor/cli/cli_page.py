@@ -106,7 +106,8 @@ _MORE: Mapping[str, str] = {
     "say who asked.",
     "replay": "Only for jobs of our trainer. Without `--step` it takes the step at which the last failure came. Each step that is run "
     "again is held against `metrics.jsonl`. `--compare` reads the `metrics.jsonl` of both jobs, and runs nothing. "
-    "[Replay a step](../how-to/replay.md) shows what it prints.",
+    "[Replay a step](../how-to/replay.md) shows what it prints. It ends with 64 for a step after the last of the job, with 74 if "
+    "the checkpoint is damaged, and with 70 if the replay fails.",
     "save": "The supervisor looks for requests every 5 s (in a bucket: every minute at most), and the program at its next step "
     "boundary. The checkpoint is an ordinary one: it counts as progress, and is kept and removed as the others are. Our trainer "
     "listens, also with several processes, and so does a program that calls `supervise_worker.should_save()` "

@@ -53,10 +53,15 @@ def test_a_step_is_computed_again_to_the_bit(
     data = max((copy / "checkpoints" / "15").rglob("d/*"), key=lambda file: file.stat().st_size)
     data.write_bytes(data.read_bytes()[:-1] + b"?")
     done = replay(cache, copy, "--step", "16")
-    assert done.returncode == 64
+    assert done.returncode == 74
     assert "the checkpoint of step 15 is damaged: " in done.stderr
     assert "Traceback" not in done.stderr
     model_dir.with_name("away").rename(model_dir)
+    done = replay(cache, model_dir, "--step", "18")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "--step 18: the last step of this job is 17" in done.stderr
+    with (model_dir / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"time": 1.5, "phase": "phase1", "att')
     same = replay(cache, model_dir, "--compare", model_dir)
     assert "no difference: all steps up to 17" in same.stdout
 
