@@ -40,20 +40,23 @@ def restart_job(place: Path | Uri, *, waits: bool) -> None:
 
     Raises:
         JournalError, OSError, ImportError: see `running_job` and `ask`.
+        OSError: the supervisor is gone, or has ended the job, and no fresh attempt runs.
         ValueError: no supervisor runs, or an attempt starts or ends already.
     """
     job = running_job(place, "restart")
     attempt, doing = job.history.state.attempt, job.history.state.doing
     if not isinstance(doing, Running | BackingOff | Waiting) or job.history.state.drain:
         raise ValueError(f"an attempt starts or ends already: {line(job)}")
-    ask(job, RestartJob)
+    file = ask(job, RestartJob)
     is_up = isinstance(doing, Running)
     then = f"attempt {attempt} saves, and a fresh one starts" if is_up else "it waits no longer"
     print_line(f"asked the supervisor ({job.owner}) to restart: {then}; nothing is charged")
     if not waits:
         return
-    for _ in looks_while_it_lives(place, job):
+    for _ in looks_while_it_lives(place, job, file):
         state = view(place).history.state
         if state.attempt > attempt and isinstance(state.doing, Running):
             break
+    else:
+        raise OSError(f"the supervisor is gone, and runs no fresh attempt: {line(view(place))}")
     print_line(line(view(place)))

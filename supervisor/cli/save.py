@@ -44,8 +44,9 @@ def save_job(place: Path | Uri, *, waits: bool) -> None:
 
     Raises:
         JournalError, OSError, ImportError: see `running_job` and `ask`.
+        OSError: the attempt ended before it saved, or its supervisor.
         TimeoutError: nothing was committed for long.
-        ValueError: no attempt runs, or its program cannot be asked; or it ended before it saved.
+        ValueError: no attempt runs, or its program cannot be asked.
     """
     job = running_job(place, "save")
     state = job.history.state
@@ -58,16 +59,16 @@ def save_job(place: Path | Uri, *, waits: bool) -> None:
         )
     if not job.live.saves_on_request:
         raise ValueError(_cannot_be_asked(place))
-    ask(job, SaveJob)
+    file = ask(job, SaveJob)
     print_line(
         f"asked the supervisor ({job.owner}) for a checkpoint; attempt {state.attempt} goes on"
     )
     if waits:
-        print_line(_commit(place, job))
+        print_line(_commit(place, job, file))
 
 
-def _commit(place: Path | Uri, job: JobView) -> str:
-    """Waits for the checkpoint; returns a line about it."""
+def _commit(place: Path | Uri, job: JobView, file: Path | None) -> str:
+    """Waits for the checkpoint that `file` requests; returns a line about it."""
     before, attempt = job.history.state.newest, job.history.state.attempt
     assert job.live is not None
     least = job.live.live.step
@@ -78,7 +79,7 @@ def _commit(place: Path | Uri, job: JobView) -> str:
         return newest if newest != before and (least is None or (newest or 0) >= least) else None
 
     end = time.monotonic() + _PATIENCE
-    for _ in looks_while_it_lives(place, job):
+    for _ in looks_while_it_lives(place, job, file):
         state = view(place).history.state
         if committed() is not None or state.attempt != attempt or state.exit_code is not None:
             break
@@ -88,7 +89,8 @@ def _commit(place: Path | Uri, job: JobView) -> str:
                 f"{line(view(place))}"
             )
     if (step := committed()) is None:
-        raise ValueError(f"the attempt ended before it saved: {line(view(place))}")
+        who = "attempt" if job.identity_now() == job.identity else "supervisor"
+        raise OSError(f"the {who} ended before the checkpoint was committed: {line(view(place))}")
     return f"checkpoint of step {step} is committed"
 
 

@@ -36,13 +36,17 @@ def stop_job(place: Path | Uri, *, waits: bool) -> None:
 
     Raises:
         JournalError, OSError, ImportError, ValueError: see `running_job` and `ask`.
+        OSError: the supervisor is gone, and has not ended the job.
     """
     job = running_job(place, "stop")
-    ask(job, StopJob)
+    file = ask(job, StopJob)
     print_line(
         f"asked the supervisor ({job.owner}) to stop: it saves, and ends with {ExitCode.STOPPED:d}"
     )
     if waits:
-        for _ in looks_while_it_lives(place, job):
+        for _ in looks_while_it_lives(place, job, file):
             pass
-        print_line(line(view(place)))
+        then = view(place)
+        if then.history.state.exit_code is None:
+            raise OSError(f"the supervisor is gone, and the job has not ended: {line(then)}")
+        print_line(line(then))
