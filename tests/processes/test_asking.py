@@ -52,7 +52,7 @@ def next_line(asking: Forked) -> str:
     ("verb", "make", "told"),
     [
         ("stop", deaf, "the supervisor is gone, and the job has not ended: RUNNING"),
-        ("restart", deaf, "the supervisor is gone, and runs no fresh attempt: RUNNING"),
+        ("restart", deaf, "the supervisor is gone, and no fresh attempt has run: "),
         ("save", never_saves, "the supervisor ended before the checkpoint was committed: RUNNING"),
     ],
 )
