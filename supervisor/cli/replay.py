@@ -287,6 +287,7 @@ def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
     """Returns the launch of an attempt, as far as it decides what is computed.
 
     Raises:
+        OSError: its params.yaml cannot be read.
         ValueError: the program is not our trainer, or the attempt is not known.
     """
     starts = [
@@ -299,6 +300,7 @@ def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
         raise ValueError(f"attempt {attempt or ''} is not in the journal (any more)")
     start = starts[-1]
     params = place / start.directory / "params.yaml"
+    reading.open_file(params, below=place).close()  # a config that a person names may be a FIFO
     prepared: Prepared = prepare(params, ())
     plan = prepared.plans[0]
     if plan.is_command:

@@ -56,7 +56,20 @@ def test_a_step_is_computed_again_to_the_bit(
     assert done.returncode == 74
     assert "the checkpoint of step 15 is damaged: " in done.stderr
     assert "Traceback" not in done.stderr
+    params = next(copy.glob("*/params.yaml"))
+    params.unlink()
+    os.mkfifo(params)
+    done = replay(cache, copy, "--step", "16")
+    assert done.returncode == 74
+    assert "params.yaml is a FIFO, not a regular file" in done.stderr
     model_dir.with_name("away").rename(model_dir)
+    gone = [sys.executable, "-m", "trainer.replay", str(next(model_dir.glob("*/params.yaml")))]
+    gone += [str(model_dir / "checkpoints"), "14", "16"]
+    done = subprocess.run(
+        gone, env={**os.environ, **cache}, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 74
+    assert done.stderr.splitlines()[-1].startswith("the checkpoint of step 14 is gone, as a job")
     done = replay(cache, model_dir, "--step", "18")
     assert (done.returncode, done.stdout) == (64, "")
     assert "--step 18: the last step of this job is 17" in done.stderr
