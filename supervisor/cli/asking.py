@@ -46,7 +46,7 @@ def ask(job: JobView, kind: Callable[[str, Identity], Request]) -> Path | None:
     """Ask the supervisor of `job`; `kind` makes the request from who asks and whom. Returns the
     file of the request, which goes once it is read; None: it is in a bucket.
 
-    From here on Ctrl-C and SIGTERM end our wait, and not what was asked for.
+    From here on signals end our wait alone, see `only_wait`.
 
     Raises:
         OSError: the request cannot be written.
@@ -55,10 +55,15 @@ def ask(job: JobView, kind: Callable[[str, Identity], Request]) -> Path | None:
     if job.identity is None:
         raise ValueError(f"the owner of the job is {job.owner}, which cannot be asked")
     file = job.ask(kind(who_asks(), job.identity))
+    only_wait()
+    return file
+
+
+def only_wait() -> None:
+    """Have Ctrl-C and SIGTERM end our wait from here on, and not what was asked for."""
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end_wait)
-    return file
 
 
 def _end_wait(number: int, frame: FrameType | None) -> NoReturn:

@@ -102,7 +102,8 @@ _MORE: Mapping[str, str] = {
     "stop": "The program gets SIGINT if it handles that alone, else SIGTERM, and has the grace period to save. The "
     "supervisor looks for requests every 5 s (in a bucket: every minute at most), and ends with 79, so that no service "
     "manager starts it again. The next run of the same command goes on. The command ends with 74 if the supervisor is killed "
-    "before it has ended the job. Ctrl-C ends only the wait.",
+    "before it has ended the job. Ctrl-C ends only the wait. Where the job stops already, it is not asked again: the save keeps "
+    "its time.",
     "restart": "The supervisor looks for requests every 5 s (in a bucket: every minute at most). `run.log` and the journal "
     "say who asked. The command ends with 74 if the supervisor ends before a fresh attempt runs. Ctrl-C ends only the wait.",
     "replay": "Only for jobs of our trainer. Without `--step` it takes the step at which the last failure came. Each step that is run "
