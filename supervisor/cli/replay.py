@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from argparse import Namespace
@@ -189,8 +190,9 @@ def _replay(options: Namespace) -> int:
     argv = [sys.executable, "-P", "-m", "trainer.replay", *map(str, what)]
     env = _environment(launch)
     if options.pdb:
-        subprocess.run([*argv, "--pdb"], env=env, check=False)
-        return 0
+        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the debugger alone
+        code = subprocess.run([*argv, "--pdb"], env=env, check=False).returncode
+        return code if code == ExitCode.CANNOT_WRITE else 0
     done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, check=False)
     told = [reading.parse_object(line, "the replay") for line in done.stdout.splitlines()]
     recorded = {each["step"]: each for each in _measured_or_none(place)}
