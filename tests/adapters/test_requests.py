@@ -89,6 +89,18 @@ def test_what_is_no_request_stays_and_holds_up_no_other(
     assert hostile.exists()
 
 
+def test_much_that_is_no_request_holds_up_none(tmp_path: Path) -> None:
+    write_clear_request(tmp_path, ("5",))
+    assert heard(tmp_path) == ([("5",)], [])
+    for number in range(200):
+        junk = tmp_path / "requests" / f"{number}.clear-quarantine.json"
+        junk.touch()
+        os.utime(junk, (1, 1))
+    write_clear_request(tmp_path, ("6",))
+    requests, refused = heard(tmp_path)
+    assert (requests, len(refused)) == ([("6",)], 99)
+
+
 def test_what_is_no_file_is_no_request(tmp_path: Path) -> None:
     write_clear_request(tmp_path, ("5",))
     (request,) = (tmp_path / "requests").iterdir()

@@ -148,8 +148,8 @@ def take_requests(model_dir: Path, refused: Tell, us: Identity) -> Iterator[Requ
     folder = model_dir / _FOLDER
     if not folder.is_dir():
         return
-    files = sorted(file for each in (_CLEAR, *_ASKED) for file in folder.glob(f"*{each}"))
-    for file in files[:_MAX_REQUESTS]:
+    files = [file for each in (_CLEAR, *_ASKED) for file in folder.glob(f"*{each}")]
+    for file in sorted(files, key=_written_at, reverse=True)[:_MAX_REQUESTS]:
         try:
             request = _parsed(read_json(file, _MAX_SIZE, below=model_dir), file)
         except FileNotFoundError:
@@ -172,6 +172,15 @@ def take_requests(model_dir: Path, refused: Tell, us: Identity) -> Iterator[Requ
             refused(Notice("request-unheard", text, reason=f"it is for {request.to}"))
             continue
         yield request
+
+
+def _written_at(file: Path) -> tuple[int, str]:
+    """Returns what sorts files by age: what stays, as it is no request, must not keep back what is
+    written later."""
+    try:
+        return file.lstat().st_mtime_ns, file.name
+    except OSError:  # it is gone
+        return 0, file.name
 
 
 def _parsed(told: object, file: Path) -> Request:
