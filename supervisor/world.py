@@ -95,6 +95,7 @@ class LocalWorld:
         self._space = space
         self._files = files
         self._noticed: set[str] = set()
+        self._stop_is_requested = False
         self._read_requests()
 
     def wait(self, until: float | None) -> Sequence[Event]:
@@ -112,7 +113,10 @@ class LocalWorld:
             match request:
                 case ClearQuarantine(units):
                     self._reactor.post(QuarantineCleared(now, units))
+                case StopJob() if self._stop_is_requested:
+                    pass  # two people ask for the same save: neither wants it cut short
                 case StopJob(who):
+                    self._stop_is_requested = True
                     detail = f"supervise stop, by {who}"
                     self._reactor.post(StopRequested(now, StopSource.PERSON, detail))
                 case RestartJob(who):

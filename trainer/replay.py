@@ -12,6 +12,7 @@ any exception, in the debugger.
 from __future__ import annotations
 
 import json
+import os
 import pdb  # noqa: T100  # `--pdb`
 import sys
 from collections import defaultdict
@@ -42,6 +43,8 @@ from trainer.tokenizer import decode
 from trainer.train import state_from_other_phase
 from trainer.train_state import TrainState, TrainStateSpec
 
+_UNREADABLE = os.EX_IOERR
+"""The exit code where the checkpoint cannot be read, so that `supervise replay` knows."""
 _SHOWN_TOKENS = 64
 """Token ids of a sequence that are shown where no tokenizer of ours can make text of them."""
 
@@ -213,12 +216,18 @@ def main() -> None:
     debugs = "--pdb" in options
     try:
         _run(config, Path(checkpoints), int(begin), int(last), debugs=debugs)
-    except DamagedError as damage:
-        raise SystemExit(f"the checkpoint of step {begin} is damaged: {damage}") from None
-    except Exception:
-        if debugs:
-            pdb.post_mortem()
-        raise
+    except Exception as error:
+        is_gone = int(begin) > 0 and not (Path(checkpoints) / begin).exists()
+        if is_gone and isinstance(error, OSError | DamagedError):
+            why = "gone, as a job that runs keeps only some: run the same command again"
+        elif isinstance(error, DamagedError):
+            why = f"damaged: {error}"
+        else:
+            if debugs:
+                pdb.post_mortem()
+            raise
+        print(f"the checkpoint of step {begin} is {why}", file=sys.stderr)
+        sys.exit(_UNREADABLE)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import getpass
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from supervisor.adapters.stores.requests import Request
-from supervisor.cli.job_view import JobView, view
+from supervisor.cli.complaints import complain
+from supervisor.cli.job_view import JobView, print_line, view
+from supervisor.core.exit_codes import ExitCode
 from supervisor.host.identity import Identity
 from supervisor.narrative.standing import standing, standing_line
 from supervisor.protocol.location import Uri
@@ -17,6 +23,8 @@ from supervisor.protocol.location import Uri
 _PAUSE = 0.5
 """Seconds between two looks at a job on a disk."""
 _PAUSE_IN_BUCKET = 10.0
+_UNREAD = 15.0
+"""Seconds after which a request on a disk should be read: the supervisor looks every 5 s."""
 
 
 def running_job(place: Path | Uri, what: str) -> JobView:
@@ -34,20 +42,59 @@ def running_job(place: Path | Uri, what: str) -> JobView:
     return job
 
 
-def ask(job: JobView, kind: Callable[[str, Identity], Request]) -> None:
-    """Ask the supervisor of `job`; `kind` makes the request from who asks and whom.
+def ask(job: JobView, kind: Callable[[str, Identity], Request]) -> Path | None:
+    """Ask the supervisor of `job`; `kind` makes the request from who asks and whom. Returns the
+    file of the request, which goes once it is read; None: it is in a bucket.
+
+    From here on signals end our wait alone, see `only_wait`.
 
     Raises:
         OSError: the request cannot be written.
+        ValueError: nobody knows which process the supervisor is.
     """
-    assert job.identity is not None
-    job.ask(kind(f"{getpass.getuser()} on {os.uname().nodename}", job.identity))
+    if job.identity is None:
+        raise ValueError(f"the owner of the job is {job.owner}, which cannot be asked")
+    file = job.ask(kind(who_asks(), job.identity))
+    only_wait()
+    return file
 
 
-def looks_while_it_lives(place: Path | Uri, job: JobView) -> Iterator[None]:
-    """Yields every now and then while the supervisor of `job` lives."""
+def only_wait() -> None:
+    """Have Ctrl-C and SIGTERM end our wait from here on, and not what was asked for."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end_wait)
+
+
+def _end_wait(number: int, frame: FrameType | None) -> NoReturn:
+    code = ExitCode.STOPPED if number == signal.SIGINT else ExitCode.DRAINED
+    sys.exit(complain(code, "the wait is over; the request to the supervisor stays"))
+
+
+def who_asks() -> str:
+    """Returns our user and host, for people. In a container the user may have no name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # from Python 3.13 on it is an OSError
+        user = f"user {os.getuid()}"
+    return f"{user} on {os.uname().nodename}"
+
+
+def looks_while_it_lives(place: Path | Uri, job: JobView, file: Path | None) -> Iterator[None]:
+    """Yields every now and then while the supervisor of `job` lives. If it does not read the
+    request in `file`, that is printed once."""
+    end = time.monotonic() + _UNREAD
     while job.identity_now() == job.identity:
         yield
+        if file is not None and time.monotonic() > end:
+            if file.exists():
+                print_line(
+                    f"the request is not read after {_UNREAD:.0f} s ({file}): the supervisor "
+                    "hangs, may not remove it (the end of run.log says so), or its host is gone; "
+                    "Ctrl-C ends this wait"
+                )
+                sys.stdout.flush()
+            file = None
         time.sleep(_PAUSE if isinstance(place, Path) else _PAUSE_IN_BUCKET)
 
 

@@ -101,17 +101,20 @@ _MORE: Mapping[str, str] = {
     "[Watch from a browser](../how-to/watch-from-a-browser.md) says who may connect, and [metrics](metrics.md) what Prometheus gets.",
     "stop": "The program gets SIGINT if it handles that alone, else SIGTERM, and has the grace period to save. The "
     "supervisor looks for requests every 5 s (in a bucket: every minute at most), and ends with 79, so that no service "
-    "manager starts it again. The next run of the same command goes on.",
+    "manager starts it again. The next run of the same command goes on. The command ends with 74 if the supervisor is killed "
+    "before it has ended the job. Ctrl-C ends only the wait. Where the job stops already, it is not asked again: the save keeps "
+    "its time.",
     "restart": "The supervisor looks for requests every 5 s (in a bucket: every minute at most). `run.log` and the journal "
-    "say who asked.",
+    "say who asked. The command ends with 74 if the supervisor ends before a fresh attempt runs. Ctrl-C ends only the wait.",
     "replay": "Only for jobs of our trainer. Without `--step` it takes the step at which the last failure came. Each step that is run "
     "again is held against `metrics.jsonl`. `--compare` reads the `metrics.jsonl` of both jobs, and runs nothing. "
-    "[Replay a step](../how-to/replay.md) shows what it prints.",
+    "[Replay a step](../how-to/replay.md) shows what it prints. It ends with 64 for a step after the last of the job, with 74 if "
+    "the checkpoint is damaged, and with 70 if the replay fails.",
     "save": "The supervisor looks for requests every 5 s (in a bucket: every minute at most), and the program at its next step "
     "boundary. The checkpoint is an ordinary one: it counts as progress, and is kept and removed as the others are. Our trainer "
     "listens, also with several processes, and so does a program that calls `supervise_worker.should_save()` "
     "([worker protocol](worker-protocol.md#requests-to-save)); any other is told apart at once, with 64 and what to do. It "
-    "waits for the commit, 10 min at most (74).",
+    "waits for the commit, 10 min at most (74, also if the attempt or the supervisor ends before). Ctrl-C ends only the wait.",
     "quarantine": "A unit is a device, or a host where a phase has several workers.",
     "completion": "In bash: `source <(supervise completion bash)` in `~/.bashrc`. In zsh: "
     "`supervise completion zsh > ~/.zsh/completions/_supervise`, with that folder in `fpath` before `compinit`. In fish: "

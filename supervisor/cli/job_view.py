@@ -66,8 +66,8 @@ class JobView:
     """Why that process does nothing now, in words; empty: it runs, as far as is known."""
     identity: Identity | None
     """That process, if it is known exactly."""
-    ask: Callable[[Request], None]
-    """Writes a request to the supervisor into model_dir."""
+    ask: Callable[[Request], Path | None]
+    """Writes a request to the supervisor into model_dir; returns its file, if that is on a disk."""
     identity_now: Callable[[], Identity | None]
     """Looks again who owns the job: see `identity`."""
     told: LiveStatus | None
@@ -121,7 +121,8 @@ def view(place: Path | Uri) -> JobView:
         if place.is_file():
             raise NoJobError(f"{place} is a file: give the job's model_dir, which is a folder")
         history = FileJournal(LocalStorage(place)).peek()
-        look, ask = partial(owner_on_disk, place), partial(write_request, place)
+        look = partial(owner_on_disk, place)
+        ask: Callable[[Request], Path | None] = partial(write_request, place)
         read = partial(LocalStorage(place).read, STATUS, MAX_SIZE)
     else:
         objects = bucket(place)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from argparse import Namespace
@@ -20,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.cli.arguments import Commands, add_model_dir
+from supervisor.cli.complaints import complain
 from supervisor.cli.job_view import JobView, print_line, run_and_report, view
 from supervisor.cli.told_failure import failure_that_counts
 from supervisor.core.decisions import StartWorkers
+from supervisor.core.exit_codes import ExitCode
 from supervisor.engines.launch import Launch
 from supervisor.engines.worker_environment import placement_variables
 from supervisor.files.attempts import attempt_folder
@@ -78,18 +81,24 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Replay a step, or compare two jobs; returns the exit code."""
-    show = _compare if options.compare is not None else _replay
-    return run_and_report(partial(show, options), options.model_dir)
+    if options.compare is not None:
+        return run_and_report(partial(_compare, options), options.model_dir)
+    codes: list[int] = []
+    code = run_and_report(lambda: codes.append(_replay(options)), options.model_dir)
+    return codes[0] if codes else code
 
 
-def span(step: int, committed: Iterable[int]) -> Span:
+def span(step: int, committed: Iterable[int], last: int | None = None) -> Span:
     """Returns what to run again for `step`: from the newest of the `committed` steps before it.
+    `last` is the last step of the job, if that is known.
 
     Raises:
-        ValueError: `step` is none.
+        ValueError: there is no such step.
     """
     if step < 1:
         raise ValueError(f"--step {step}: steps count from 1")
+    if last is not None and step > last:
+        raise ValueError(f"--step {step}: the last step of this job is {last}")
     return Span(max((each for each in committed if each < step), default=0), step)
 
 
@@ -130,41 +139,60 @@ def _compare(options: Namespace) -> None:
 
 
 def _measured(model_dir: Path) -> list[dict[str, Any]]:
-    """Returns the steps of the job in `model_dir`, of its last phase.
+    """Returns the steps of the job in `model_dir`, of its last phase. A line that is no record is
+    left out: a job that runs has half of one at the end now and then.
 
     Raises:
         OSError: it has no metrics, or they cannot be read.
     """
     path = model_dir / metrics_file.NAME
     lines = reading.read(path, _MAX_METRICS, below=model_dir).splitlines()
-    records = [reading.parse_object(line, path) for line in lines]
-    phase = records[-1].get("phase") if records else None
-    steps = [each for each in records if each.get("phase") == phase and _is_step(each)]
+    records = list(filter(_is_record, (_parsed(line, path) for line in lines)))
+    phase = records[-1]["phase"] if records else None
+    steps = [each for each in records if each["phase"] == phase and not _is_evaluation(each)]
     if not steps:
         raise UnreadableError(path, "has no steps", "give the model_dir of a job of our trainer")
     return steps
 
 
-def _is_step(record: Mapping[str, Any]) -> bool:
-    is_evaluation = any(key.startswith(metrics_file.EVALUATION) for key in record)
-    return type(record.get("step")) is int and not is_evaluation
+def _parsed(line: bytes, path: Path) -> dict[str, Any]:
+    """Returns the object in the line; empty: there is none."""
+    try:
+        return reading.parse_object(line, path)
+    except UnreadableError:
+        return {}
 
 
-def _replay(options: Namespace) -> None:
+def _is_record(found: Mapping[str, Any]) -> bool:
+    return type(found.get("step")) is int and isinstance(found.get("phase"), str)
+
+
+def _is_evaluation(record: Mapping[str, Any]) -> bool:
+    return any(key.startswith(metrics_file.EVALUATION) for key in record)
+
+
+def _replay(options: Namespace) -> int:
+    """Returns the exit code.
+
+    Raises:
+        ValueError: nothing can be run again.
+        JournalError, OSError: see `view`.
+    """
     place = _on_disk(options.model_dir).absolute()
     job = view(place)
     launch = _launch(place, job, options.attempt)
     checkpoints = _checkpoints(launch)
     steps = [step for step, _ in committed_steps(checkpoints)]
-    wanted = span(_step_of(options, job, steps), steps)
+    wanted = span(_step_of(options, job, steps), steps, launch.plan.max_steps)
     if not options.json:
         print_line(_head(wanted, launch))
     what = (launch.params, checkpoints, wanted.begin, wanted.step)
     argv = [sys.executable, "-P", "-m", "trainer.replay", *map(str, what)]
     env = _environment(launch)
     if options.pdb:
-        subprocess.run([*argv, "--pdb"], env=env, check=False)
-        return
+        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the debugger alone
+        code = subprocess.run([*argv, "--pdb"], env=env, check=False).returncode
+        return code if code == ExitCode.CANNOT_WRITE else 0
     done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, check=False)
     told = [reading.parse_object(line, "the replay") for line in done.stdout.splitlines()]
     recorded = {each["step"]: each for each in _measured_or_none(place)}
@@ -173,8 +201,11 @@ def _replay(options: Namespace) -> None:
     else:
         for line in report(told, recorded):
             print_line(line)
-    if done.returncode:
-        raise ValueError(f"the replay ended with {done.returncode}; what it printed is above")
+    if not done.returncode:
+        return 0
+    is_damaged = done.returncode == ExitCode.CANNOT_WRITE
+    code = ExitCode.CANNOT_WRITE if is_damaged else ExitCode.FAILED
+    return complain(code, f"the replay ended with {done.returncode}; what it printed is above")
 
 
 def report(
@@ -258,6 +289,7 @@ def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
     """Returns the launch of an attempt, as far as it decides what is computed.
 
     Raises:
+        OSError: its params.yaml cannot be read.
         ValueError: the program is not our trainer, or the attempt is not known.
     """
     starts = [
@@ -270,6 +302,7 @@ def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
         raise ValueError(f"attempt {attempt or ''} is not in the journal (any more)")
     start = starts[-1]
     params = place / start.directory / "params.yaml"
+    reading.open_file(params, below=place).close()  # a config that a person names may be a FIFO
     prepared: Prepared = prepare(params, ())
     plan = prepared.plans[0]
     if plan.is_command:

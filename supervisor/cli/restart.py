@@ -10,7 +10,8 @@ from supervisor.adapters.stores.requests import RestartJob
 from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.asking import ask, line, looks_while_it_lives, running_job
 from supervisor.cli.job_view import print_line, run_and_report, view
-from supervisor.core.doing import BackingOff, Running, Waiting
+from supervisor.core.doing import BackingOff, Launching, Running, Waiting
+from supervisor.core.state import JobState
 from supervisor.protocol.location import Uri
 
 
@@ -40,20 +41,28 @@ def restart_job(place: Path | Uri, *, waits: bool) -> None:
 
     Raises:
         JournalError, OSError, ImportError: see `running_job` and `ask`.
+        OSError: the supervisor is gone, and no fresh attempt has run.
         ValueError: no supervisor runs, or an attempt starts or ends already.
     """
     job = running_job(place, "restart")
     attempt, doing = job.history.state.attempt, job.history.state.doing
     if not isinstance(doing, Running | BackingOff | Waiting) or job.history.state.drain:
         raise ValueError(f"an attempt starts or ends already: {line(job)}")
-    ask(job, RestartJob)
+    file = ask(job, RestartJob)
     is_up = isinstance(doing, Running)
     then = f"attempt {attempt} saves, and a fresh one starts" if is_up else "it waits no longer"
     print_line(f"asked the supervisor ({job.owner}) to restart: {then}; nothing is charged")
     if not waits:
         return
-    for _ in looks_while_it_lives(place, job):
-        state = view(place).history.state
-        if state.attempt > attempt and isinstance(state.doing, Running):
+    for _ in looks_while_it_lives(place, job, file):
+        if _has_run(view(place).history.state, attempt):
             break
-    print_line(line(view(place)))
+    now = view(place)
+    if not _has_run(now.history.state, attempt):
+        raise OSError(f"the supervisor is gone, and no fresh attempt has run: {line(now)}")
+    print_line(line(now))
+
+
+def _has_run(state: JobState, before: int) -> bool:
+    """Whether an attempt after `before` runs, or has ended already: that may take no time."""
+    return state.attempt > before and not isinstance(state.doing, Launching)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from argparse import Namespace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from supervisor.protocol.location import Uri
 
 _PATIENCE = 600.0
 """Seconds to wait for the commit: a step may take minutes, and so may a large checkpoint."""
+_LOWER = 15.0
+"""Seconds to wait for another commit after one of a lower step than was reported."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -44,8 +47,9 @@ def save_job(place: Path | Uri, *, waits: bool) -> None:
 
     Raises:
         JournalError, OSError, ImportError: see `running_job` and `ask`.
+        OSError: the attempt ended before it saved, or its supervisor.
         TimeoutError: nothing was committed for long.
-        ValueError: no attempt runs, or its program cannot be asked; or it ended before it saved.
+        ValueError: no attempt runs, or its program cannot be asked.
     """
     job = running_job(place, "save")
     state = job.history.state
@@ -58,38 +62,76 @@ def save_job(place: Path | Uri, *, waits: bool) -> None:
         )
     if not job.live.saves_on_request:
         raise ValueError(_cannot_be_asked(place))
-    ask(job, SaveJob)
+    file = ask(job, SaveJob)
     print_line(
         f"asked the supervisor ({job.owner}) for a checkpoint; attempt {state.attempt} goes on"
     )
     if waits:
-        print_line(_commit(place, job))
+        print_line(_commit(place, job, file))
 
 
-def _commit(place: Path | Uri, job: JobView) -> str:
-    """Waits for the checkpoint; returns a line about it."""
-    before, attempt = job.history.state.newest, job.history.state.attempt
+def _commit(place: Path | Uri, job: JobView, file: Path | None) -> str:
+    """Waits for the checkpoint that `file` requests; returns a line about it."""
     assert job.live is not None
-    least = job.live.live.step
-    least = max((step for step in (least, before) if step is not None), default=None)
-
-    def committed() -> int | None:
-        newest = view(place).history.state.newest
-        return newest if newest != before and (least is None or (newest or 0) >= least) else None
-
+    before, attempt, reported = (
+        job.history.state.newest,
+        job.history.state.attempt,
+        job.live.live.step,
+    )
+    awaited = _Awaited(before, max((n for n in (reported, before) if n is not None), default=0))
     end = time.monotonic() + _PATIENCE
-    for _ in looks_while_it_lives(place, job):
+    for _ in looks_while_it_lives(place, job, file):
         state = view(place).history.state
-        if committed() is not None or state.attempt != attempt or state.exit_code is not None:
+        if awaited.is_over(state.newest, time.monotonic()):
+            return awaited.told(state.newest)
+        if state.attempt != attempt or state.exit_code is not None:
             break
         if time.monotonic() > end:
             raise TimeoutError(
                 f"no checkpoint was committed within {_PATIENCE / 60:.0f} min; the job goes on: "
                 f"{line(view(place))}"
             )
-    if (step := committed()) is None:
-        raise ValueError(f"the attempt ended before it saved: {line(view(place))}")
-    return f"checkpoint of step {step} is committed"
+    last = view(place)
+    if awaited.is_over(last.history.state.newest, time.monotonic()):
+        return awaited.told(last.history.state.newest)
+    who = "attempt" if job.identity_now() == job.identity else "supervisor"
+    raise OSError(f"the {who} ended before the checkpoint was committed: {line(last)}")
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """The commit that is waited for.
+
+    One of a step below `least` may be a save that began before the request, so another commit is
+    waited for. It may also be the one that was asked for: a program may number its checkpoints by
+    epochs and report steps. So that wait is short.
+    """
+
+    before: int | None
+    """The newest committed step at the request; None: there was none."""
+    least: int
+    """The step that the program had completed then, as it reported."""
+    lower: int | None = None
+    """The first step below `least` that was committed after the request."""
+    since: float = 0.0
+
+    def is_over(self, newest: int | None, now: float) -> bool:
+        """Whether `newest`, the newest committed step, is the one that was asked for."""
+        if newest is None or newest == self.before:
+            return False
+        if self.lower is None:
+            self.lower, self.since = newest, now
+        return newest >= self.least or newest != self.lower or now - self.since > _LOWER
+
+    def told(self, step: int | None) -> str:
+        """Returns a line about the commit of `step`."""
+        text = f"checkpoint of step {step} is committed"
+        if step is not None and step < self.least:
+            text += (
+                f"; the program had reported step {self.least} before: it numbers its checkpoints "
+                "in another way, or this save began before it was asked"
+            )
+        return text
 
 
 def _cannot_be_asked(place: Path | Uri) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from supervisor.adapters.stores.requests import StopJob
 from supervisor.cli.arguments import Commands, add_model_dir
-from supervisor.cli.asking import ask, line, looks_while_it_lives, running_job
+from supervisor.cli.asking import ask, line, looks_while_it_lives, only_wait, running_job
 from supervisor.cli.job_view import print_line, run_and_report, view
+from supervisor.core.events import StopSource
 from supervisor.core.exit_codes import ExitCode
 from supervisor.protocol.location import Uri
 
@@ -33,17 +34,27 @@ def run(options: Namespace) -> int:
 
 def stop_job(place: Path | Uri, *, waits: bool) -> None:
     """Ask the supervisor of the job in `place` to stop it, and wait for its end if it `waits`.
+    Where it stops already, it is not asked again: that would shorten the time to save.
 
     Raises:
         JournalError, OSError, ImportError, ValueError: see `running_job` and `ask`.
+        OSError: the supervisor is gone, and has not ended the job.
     """
     job = running_job(place, "stop")
-    ask(job, StopJob)
-    print_line(
-        f"asked the supervisor ({job.owner}) to stop: the program may save, and it ends with "
-        f"{ExitCode.STOPPED:d}"
-    )
+    drain, file = job.history.state.drain, None
+    if drain is not None and drain.source is not StopSource.PREEMPTION:
+        only_wait()
+        print_line(f"the supervisor ({job.owner}) stops already: the program may save, and it ends")
+    else:
+        file = ask(job, StopJob)
+        print_line(
+            f"asked the supervisor ({job.owner}) to stop: the program may save, and it ends with "
+            f"{ExitCode.STOPPED:d}"
+        )
     if waits:
-        for _ in looks_while_it_lives(place, job):
+        for _ in looks_while_it_lives(place, job, file):
             pass
-        print_line(line(view(place)))
+        then = view(place)
+        if then.history.state.exit_code is None:
+            raise OSError(f"the supervisor is gone, and the job has not ended: {line(then)}")
+        print_line(line(then))

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import MAXYEAR, MINYEAR, datetime
 from typing import Any
 
 from supervisor.core.decisions import Decision
@@ -194,7 +194,7 @@ def _record(body: dict[str, Any], number: int) -> Record:
         raise EncodingError("is no whole number", "n")
     if "config" in body:
         return ConfigRecord(number, config_of(body["config"]))
-    wall = datetime.fromisoformat(body["time"])
+    wall = _time(body["time"])
     if "snapshot" in body:
         return _snapshot(number, wall, body["snapshot"])
     by, changes = body["by"], body.get("state")
@@ -208,6 +208,14 @@ def _record(body: dict[str, Any], number: int) -> Record:
         decode(body["decisions"], tuple[Decision, ...]),
         changes,
     )
+
+
+def _time(told: str) -> datetime:
+    """Returns a time that can be compared with others, and told in any time zone."""
+    wall = datetime.fromisoformat(told)
+    if wall.tzinfo is None or not MINYEAR < wall.year < MAXYEAR:
+        raise EncodingError("is no time of a clock", "time")
+    return wall
 
 
 def _snapshot(number: int, wall: datetime, body: Any) -> Snapshot:

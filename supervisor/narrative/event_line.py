@@ -54,8 +54,9 @@ def attempt_source(attempt: int) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """Returns the number with its noun: `1 step`, `2 steps`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    """Returns the number with its noun: `1 step`, `2 steps`, `2 losses`."""
+    ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
+    return f"{number} {thing}{ending}"
 
 
 def budget_used(state: JobState, policy: RestartPolicy, *, with_preemptions: bool = False) -> str:

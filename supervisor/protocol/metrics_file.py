@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
-from io import FileIO
+from collections.abc import Callable, Iterator, Mapping
+from io import BufferedReader, FileIO
+from itertools import islice
 from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,7 +28,9 @@ EVALUATION = "evaluation_"
 
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WINDOW = 1 << 16
-"""Bytes at the end of the file that are searched first for the last line to keep."""
+"""Bytes that are read at once. A line that does not fit is none of ours."""
+_MOST = 1 << 30
+"""Bytes. A larger file is not thinned out: whoever thins out his lines in time never has one."""
 
 Record = Mapping[str, Any]
 
@@ -102,28 +105,39 @@ def size(path: Path) -> int:
 def thin_out(path: Path) -> None:
     """Remove every second line of the file. Errors as `cut`."""
     with reading.open_file(path, below=path.parent) as file:
-        lines = file.readall().splitlines(keepends=True)
-    _replace(path, lambda copy: copy.writelines(lines[1::2]))
+        size = os.fstat(file.fileno()).st_size
+        if size > _MOST:
+            raise reading.UnreadableError(path, f"has {size} bytes, more than {_MOST}")
+        _replace(path, lambda copy: copy.writelines(islice(_lines(file), 1, None, 2)))
+
+
+def _lines(file: FileIO) -> Iterator[bytes]:
+    """Yields the lines of the file, without those that are too long."""
+    buffered = BufferedReader(file)
+    is_whole = True
+    while line := buffered.readline(_WINDOW):
+        was_whole, is_whole = is_whole, line.endswith(b"\n")
+        if was_whole and is_whole:
+            yield line
 
 
 def _end_of_kept(file: FileIO, size: int, is_superseded: Callable[[Record], bool]) -> int:
     """Return where the last line ends that is not superseded; 0: there is none."""
-    window = _WINDOW
-    while True:
-        start = max(0, size - window)
-        data = os.pread(file.fileno(), size - start, start)
-        end = data.rfind(b"\n") + 1
-        while end:
-            begin = data.rfind(b"\n", 0, end - 1) + 1
+    end = size
+    while end:
+        start = max(0, end - _WINDOW)
+        data = os.pread(file.fileno(), end - start, start)
+        last = data.rfind(b"\n") + 1
+        while last:
+            begin = data.rfind(b"\n", 0, last - 1) + 1
             if start and not begin:
                 break  # the line may begin before the window
-            record = _record(data[begin:end])
+            record = _record(data[begin:last])
             if record is not None and not is_superseded(record):
-                return start + end
-            end = begin
-        if not start:
-            return 0
-        window *= 8
+                return start + last
+            last = begin
+        end = start + last if start + last < end else start
+    return 0
 
 
 def _replace(path: Path, write: Callable[[BinaryIO], None]) -> None:

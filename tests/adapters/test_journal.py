@@ -364,8 +364,14 @@ def test_a_torn_end_that_cannot_be_cut_is_a_journal_error(tmp_path: Path) -> Non
     ("line", "said"),
     [
         ('{"hello": 1}', "'v' is missing in it"),
-        ('{"v": 1, "event": {"kind": "Hello"}, "time": "2025-01-01", "decisions": []}', "'Hello'"),
-        ('{"v": 1, "time": "2025-01-01", "event": {"kind": "PhaseBegun"}}', "at is missing"),
+        (
+            '{"v": 1, "time": "2025-01-01T00:00Z", "event": {"kind": "Hello"}, "decisions": []}',
+            "'Hello'",
+        ),
+        ('{"v": 1, "time": "2025-01-01T00:00Z", "event": {"kind": "PhaseBegun"}}', "at is missing"),
+        ('{"v": 1, "time": "2025-01-01"}', "time is no time of a clock"),
+        ('{"v": 1, "time": "9999-12-31T23:59:59-23:59"}', "time is no time of a clock"),
+        ('{"v": 1, "time": "0001-01-01T00:00:00+23:59"}', "time is no time of a clock"),
         ('{"v": 1, "config": 3}', "it does not have the form that supervise writes"),
     ],
 )

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,8 @@ from supervisor.adapters.stores.requests import (
 )
 from supervisor.host.identity import Identity
 
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+SOMEBODY = 65533
 US = Identity("here", "boot", "ns", 7, 100)
 
 
@@ -36,6 +42,18 @@ def heard(model_dir: Path) -> tuple[list[tuple[str, ...]], list[str]]:
     requests, refused = taken(model_dir)
     assert all(isinstance(each, ClearQuarantine) for each in requests)
     return [each.units for each in requests if isinstance(each, ClearQuarantine)], refused
+
+
+def python(source: str, cwd: Path, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own."""
+    return subprocess.run(
+        [*prefix, sys.executable, "-c", source],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_a_request_is_heard_once_and_nothing_is_nothing(tmp_path: Path) -> None:
@@ -71,6 +89,18 @@ def test_what_is_no_request_stays_and_holds_up_no_other(
     assert hostile.exists()
 
 
+def test_much_that_is_no_request_holds_up_none(tmp_path: Path) -> None:
+    write_clear_request(tmp_path, ("5",))
+    assert heard(tmp_path) == ([("5",)], [])
+    for number in range(200):
+        junk = tmp_path / "requests" / f"{number}.clear-quarantine.json"
+        junk.touch()
+        os.utime(junk, (1, 1))
+    write_clear_request(tmp_path, ("6",))
+    requests, refused = heard(tmp_path)
+    assert (requests, len(refused)) == ([("6",)], 99)
+
+
 def test_what_is_no_file_is_no_request(tmp_path: Path) -> None:
     write_clear_request(tmp_path, ("5",))
     (request,) = (tmp_path / "requests").iterdir()
@@ -92,6 +122,69 @@ def test_a_folder_that_leads_elsewhere_is_not_read(tmp_path: Path) -> None:
     assert requests == []
     assert len(refused) == 1
     assert heard(elsewhere)[0] == [("5",)]
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o2775])
+def test_who_may_change_the_job_may_remove_a_request(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    write_clear_request(tmp_path, ("5",))
+    (request,) = (tmp_path / "requests").iterdir()
+    assert stat.S_IMODE((tmp_path / "requests").stat().st_mode) == mode
+    assert stat.S_IMODE(request.stat().st_mode) == mode & 0o666
+
+
+@AS_ROOT
+def test_what_root_asks_of_another_users_job_is_that_users(tmp_path: Path) -> None:
+    os.chown(tmp_path, SOMEBODY, SOMEBODY)
+    write_clear_request(tmp_path, ("5",))
+    (request,) = (tmp_path / "requests").iterdir()
+    for path in (tmp_path / "requests", request):
+        assert (path.stat().st_uid, path.stat().st_gid) == (SOMEBODY, SOMEBODY)
+
+
+SETPRIV = ["setpriv", "--reuid", str(SOMEBODY), "--clear-groups"]
+SETPRIV += ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]
+"""Becomes somebody who may read what is root's, as the interpreter may be, and not more."""
+TAKES = """
+from pathlib import Path
+from supervisor.adapters.stores.requests import take_requests
+from supervisor.host.identity import Identity
+
+us = Identity("here", "boot", "ns", 7, 100)
+print(list(take_requests(Path(), lambda text: print("refused:", text), us)))
+"""
+
+
+@AS_ROOT
+def test_a_request_that_cannot_be_removed_is_not_heeded_and_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
+    write_clear_request(tmp_path, ("5",))
+    write_clear_request(tmp_path, ("6",))
+    for path in (tmp_path / "requests", *(tmp_path / "requests").iterdir()):
+        path.chmod(0o755)
+    done = python(TAKES, tmp_path, SETPRIV)
+    assert done.returncode == 0, done.stderr
+    *refused, taken = done.stdout.splitlines()
+    assert taken == "[]"
+    assert len(refused) == 2
+    assert refused[0] == refused[1]
+    assert refused[0].startswith("refused: a request in requests cannot be removed, so it is not")
+
+
+def test_a_request_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    source = """
+import resource, signal
+from pathlib import Path
+from supervisor.adapters.stores.requests import ClearQuarantine, write_request
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (3, 3))
+write_request(Path(), ClearQuarantine(("5",)))
+"""
+    done = python(source, tmp_path)
+    assert "File too large" in done.stderr
+    assert not list((tmp_path / "requests").iterdir())
 
 
 def test_names_are_bounded_and_printable(tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ def test_a_step_counts_from_1() -> None:
         span(0, [])
 
 
+def test_no_step_comes_after_the_last() -> None:
+    assert span(300, [200], last=300) == Span(200, 300)
+    with pytest.raises(ValueError, match="--step 301: the last step of this job is 300"):
+        span(301, [200], last=300)
+
+
 def measured(step: int, **numbers: Any) -> dict[str, Any]:
     return {"time": step * 1.5, "phase": "p", "attempt": step, "step": step, **numbers}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tests.end_to_end.test_training import config
@@ -20,6 +22,34 @@ def replay(cache: dict[str, str], *arguments: str | Path) -> subprocess.Complete
     argv = [sys.executable, "-m", "supervisor", "replay", *map(str, arguments)]
     env = {**os.environ, **cache}
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
+
+
+PROMPT = "(Pdb) "
+
+
+class Debugger:
+    """`supervise replay --pdb` in a terminal."""
+
+    def __init__(self, cache: dict[str, str], *arguments: str | Path) -> None:
+        argv = [sys.executable, "-m", "supervisor", "replay", "--pdb", *map(str, arguments)]
+        self._pid, self._terminal = pty.fork()
+        if self._pid == 0:
+            os.execve(sys.executable, argv, {**os.environ, **cache})
+
+    def told(self, end: str, typed: bytes = b"") -> str:
+        """Returns what is printed after `typed`, until it ends with `end`, or the process has."""
+        os.write(self._terminal, typed)
+        said = b""
+        with suppress(OSError):  # the terminal of a process that has ended
+            while not said.endswith(end.encode()) and (byte := os.read(self._terminal, 1)):
+                said += byte
+        return said.decode(errors="replace")
+
+    def code(self) -> int:
+        """Returns the exit code, once it has ended."""
+        _, status = os.waitpid(self._pid, 0)
+        os.close(self._terminal)
+        return os.waitstatus_to_exitcode(status)
 
 
 def files_in(place: Path) -> dict[Path, tuple[int, int]]:
@@ -53,12 +83,44 @@ def test_a_step_is_computed_again_to_the_bit(
     data = max((copy / "checkpoints" / "15").rglob("d/*"), key=lambda file: file.stat().st_size)
     data.write_bytes(data.read_bytes()[:-1] + b"?")
     done = replay(cache, copy, "--step", "16")
-    assert done.returncode == 64
+    assert done.returncode == 74
     assert "the checkpoint of step 15 is damaged: " in done.stderr
     assert "Traceback" not in done.stderr
+    params = next(copy.glob("*/params.yaml"))
+    params.unlink()
+    os.mkfifo(params)
+    done = replay(cache, copy, "--step", "16")
+    assert done.returncode == 74
+    assert "params.yaml is a FIFO, not a regular file" in done.stderr
     model_dir.with_name("away").rename(model_dir)
+    gone = [sys.executable, "-m", "trainer.replay", str(next(model_dir.glob("*/params.yaml")))]
+    gone += [str(model_dir / "checkpoints"), "14", "16"]
+    done = subprocess.run(
+        gone, env={**os.environ, **cache}, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 74
+    assert done.stderr.splitlines()[-1].startswith("the checkpoint of step 14 is gone, as a job")
+    done = replay(cache, model_dir, "--step", "18")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "--step 18: the last step of this job is 17" in done.stderr
+    with (model_dir / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"time": 1.5, "phase": "phase1", "att')
     same = replay(cache, model_dir, "--compare", model_dir)
     assert "no difference: all steps up to 17" in same.stdout
+
+
+def test_ctrl_c_is_for_the_debugger(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    assert supervise(config(model_dir, max_steps=5), env=cache).code == 0
+    debugger = Debugger(cache, model_dir, "--step", "3")
+    assert "before step 3: " in debugger.told(PROMPT)
+    debugger.told("it waits", b"import signal; print('it ' + 'waits'); signal.pause()\n")
+    assert "KeyboardInterrupt" in debugger.told(PROMPT, b"\x03")
+    then = debugger.told(PROMPT, b"p signal.sigtimedwait([], 2), replay.step\n")
+    assert "(None, 2)" in then, then
+    debugger.told(PROMPT, b"c\n")
+    assert debugger.code() == 0
 
 
 def test_a_nan_is_found_again_at_the_step_of_the_failure(

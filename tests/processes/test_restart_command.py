@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from tests.forked import forked
@@ -28,6 +29,23 @@ def test_a_running_job_goes_on_in_a_fresh_attempt(start: Start, model_dir: Path)
     assert result.summary["attempts"][0]["status"] == "MADE_WAY"
     assert result.summary["highest_committed_step"] == 302
     assert not list((model_dir / "requests").iterdir())
+
+
+def test_a_fresh_attempt_that_fails_at_once_has_run(start: Start, model_dir: Path) -> None:
+    config = command_config(
+        model_dir, restart={"max_num_restarts": 9, "backoff": {"first": 100, "max": 100}}
+    )
+    config["trainer"]["command"]["argv"] = ["sh", "-c", "kill -9 $$"]
+    running = start(config)
+    running.wait_for_event("attempt-started", attempt=2)
+    running.wait_for_event("attempt-ended", attempt=2)
+    asked = forked("restart", model_dir)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    told, now = asked.stdout.splitlines()
+    assert told.endswith(" to restart: it waits no longer; nothing is charged")
+    assert "attempt 3" in now
+    running.signal(signal.SIGINT)
+    assert running.result().code == 79
 
 
 def test_where_nothing_runs_nothing_is_restarted(start: Start, model_dir: Path) -> None:

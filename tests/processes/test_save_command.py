@@ -34,6 +34,11 @@ def listens(model_dir: Path) -> bool:
     return bool(json.loads((model_dir / "status.json").read_bytes())["saves_on_request"])
 
 
+def told_step(model_dir: Path) -> int | None:
+    step: int | None = json.loads((model_dir / "status.json").read_bytes())["live"]["step"]
+    return step
+
+
 def test_a_job_that_listens_saves_once_for_each_request_and_trains_on(
     start: Start, model_dir: Path
 ) -> None:
@@ -79,3 +84,19 @@ def test_where_nothing_runs_nothing_is_saved(start: Start, model_dir: Path) -> N
     asked = forked("save", model_dir)
     assert asked.returncode == 64
     assert "there is nothing to save: SUCCEEDED" in asked.stderr
+
+
+def test_a_program_may_number_its_checkpoints_in_another_way(start: Start, model_dir: Path) -> None:
+    config = command_config(model_dir)
+    by_epochs = LISTENS.replace("str(n)", "str(n // 100 + 1)")
+    argv = [sys.executable, "-c", by_epochs, str(model_dir / "checkpoints")]
+    config["trainer"]["command"]["argv"] = argv
+    running = start(config)
+    running.wait_for("it trains")
+    assert eventually(lambda: (told_step(model_dir) or 0) > 100)
+    asked = forked("save", model_dir)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert "checkpoint of step " in asked.stdout
+    assert ": it numbers its checkpoints in another way, or this save began" in asked.stdout
+    running.signal(signal.SIGTERM)
+    running.result()

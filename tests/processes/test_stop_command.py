@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from tests.forked import forked
+from supervisor.adapters.stores.requests import StopJob, write_request
+from supervisor.cli.job_view import view
+from tests.forked import forked, start_forked
 from tests.processes.test_stopping import waiting
 from tests.running import Start, command_config
 
@@ -21,6 +24,27 @@ def test_a_running_job_saves_and_ends_with_79(start: Start, model_dir: Path) -> 
     assert result.code == 79
     assert result.event("stop-requested")["detail"].startswith("supervise stop, by ")
     assert result.summary["highest_committed_step"] == 300
+    assert not list((model_dir / "requests").iterdir())
+
+
+def test_who_asks_a_second_time_does_not_cut_the_save_short(start: Start, model_dir: Path) -> None:
+    config = command_config(model_dir, "save-on-sigterm", "--once", "--save-seconds", "7")
+    running = start(config)
+    running.wait_for("ready to save")
+    first = start_forked("stop", str(model_dir), env=os.environ)
+    running.wait_for("saving")
+    job = view(model_dir)
+    assert job.identity is not None
+    write_request(model_dir, StopJob("somebody who saw no stop yet", job.identity))
+    second = forked("stop", model_dir)
+    assert (second.returncode, second.stderr) == (0, "")
+    told, ended = second.stdout.splitlines()
+    assert told.endswith(" stops already: it saves, and ends")
+    assert ended.startswith("DRAINED: phase 'phase1', attempt 1, last checkpoint: step 300")
+    first.communicate()
+    result = running.result()
+    assert (first.wait(), result.code) == (0, 79)
+    assert not result.has_event("stop-hurried")
     assert not list((model_dir / "requests").iterdir())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,38 @@ def test_half_of_the_lines_go_when_it_is_thinned_out(file: Path) -> None:
     metrics_file.append(file, b"".join(map(line, range(1, 11))))
     metrics_file.thin_out(file)
     assert [each["step"] for each in lines(file)] == [2, 4, 6, 8, 10]
+
+
+def test_a_line_that_is_too_long_goes_and_ours_stay(file: Path) -> None:
+    long = b"x" * 200_000 + b"\n"
+    metrics_file.append(file, line(1) + long + line(2) + line(3) + long)
+    cut_after(file, 3)
+    assert file.read_bytes() == line(1) + long + line(2) + line(3)
+    metrics_file.thin_out(file)
+    assert [each["step"] for each in lines(file)] == [2]
+    metrics_file.append(file, long)
+    cut_after(file, 1)
+    assert file.read_bytes() == b""
+
+
+def test_a_file_of_any_size_takes_little_memory(file: Path) -> None:
+    metrics_file.append(file, line(1))
+    os.truncate(file, 300 << 20)
+    tracemalloc.start()
+    try:
+        metrics_file.thin_out(file)
+        assert file.read_bytes() == b""
+        metrics_file.append(file, line(1))
+        os.truncate(file, 300 << 20)
+        cut_after(file, 1)
+        assert file.read_bytes() == line(1)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_is_none_of_ours_is_not_thinned_out(file: Path) -> None:
+    metrics_file.append(file, line(1))
+    os.truncate(file, (1 << 30) + 1)
+    with pytest.raises(UnreadableError, match="has 1073741825 bytes, more than 1073741824"):
+        metrics_file.thin_out(file)

@@ -9,8 +9,11 @@ clocks say.
 from __future__ import annotations
 
 import json
+import os
+import stat
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,15 +79,49 @@ _ASKED: Mapping[str, type[StopJob] | type[RestartJob] | type[SaveJob]] = {
 _IN_WORDS = {StopJob: "stop", RestartJob: "restart the attempt of", SaveJob: "save the job of"}
 
 
-def write_request(model_dir: Path, request: Request) -> None:
-    """Write a request into `model_dir`."""
+def write_request(model_dir: Path, request: Request) -> Path:
+    """Write a request into `model_dir`; returns its file, which goes once the request is read.
+
+    Whoever may change `model_dir` may read and remove the request: its supervisor may be another
+    user's than ours, such as root's with `sudo`.
+
+    Raises:
+        OSError: it cannot be written; nothing of it is left, if that can be removed.
+    """
     path, data = request_file(request)
     target = model_dir / path
-    target.parent.mkdir(exist_ok=True)
+    like = model_dir.stat()
+    with suppress(FileExistsError):
+        target.parent.mkdir()
+        _share(target.parent, like, os.O_DIRECTORY)
     written = target.with_name(f".{target.name}.tmp")
-    with removal.create_temporary(written, below=model_dir) as file:
-        file.write(data)
-    written.replace(target)
+    try:
+        with removal.create_temporary(written, below=model_dir) as file:
+            file.write(data)
+        _share(written, like)
+        written.replace(target)
+    except OSError:
+        with suppress(OSError):
+            removal.remove_file(Place.TEMPORARY, written, below=model_dir)
+        raise
+    return target
+
+
+def _share(path: Path, like: os.stat_result, kind: int = 0) -> None:
+    """Let those use `path`, which we have just made, who may use a folder with the status `like`.
+
+    A file system may know no owners, or not let root give files away: then it stays as it is.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | kind)
+    try:
+        mode = stat.S_IMODE(like.st_mode) & (0o2777 if kind == os.O_DIRECTORY else 0o666)
+        if os.geteuid() == 0:
+            with suppress(OSError):
+                os.fchown(descriptor, like.st_uid, like.st_gid)
+        with suppress(OSError):
+            os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
 
 
 def request_file(request: Request) -> tuple[str, bytes]:
@@ -101,17 +138,18 @@ def request_file(request: Request) -> tuple[str, bytes]:
 def take_requests(model_dir: Path, refused: Tell, us: Identity) -> Iterator[Request]:
     """Yields each request in `model_dir` that is for the supervisor `us`, and removes its file.
 
-    A file that is no valid request stays where it is, and `refused` gets a notice about it; one
-    that is for another supervisor is removed.
+    A file that is no valid request stays where it is, and `refused` gets a notice about it. One
+    that cannot be removed stays too, and is not heeded: it would be again and again. A request for
+    another supervisor is removed.
 
     Raises:
-        OSError: the folder cannot be read, or a request cannot be removed.
+        OSError: the folder cannot be read.
     """
     folder = model_dir / _FOLDER
     if not folder.is_dir():
         return
-    files = sorted(file for each in (_CLEAR, *_ASKED) for file in folder.glob(f"*{each}"))
-    for file in files[:_MAX_REQUESTS]:
+    files = [file for each in (_CLEAR, *_ASKED) for file in folder.glob(f"*{each}")]
+    for file in sorted(files, key=_written_at, reverse=True)[:_MAX_REQUESTS]:
         try:
             request = _parsed(read_json(file, _MAX_SIZE, below=model_dir), file)
         except FileNotFoundError:
@@ -120,7 +158,13 @@ def take_requests(model_dir: Path, refused: Tell, us: Identity) -> Iterator[Requ
             text = f"a request cannot be read: {error}"
             refused(Notice("request-unheard", text, reason=str(error)))
             continue
-        removal.remove_file(Place.REQUEST, file, below=model_dir)
+        try:
+            removal.remove_file(Place.REQUEST, file, below=model_dir)
+        except OSError as error:
+            text = f"a request in {folder} cannot be removed, so it is not heeded ({error.strerror}"
+            text += "): give the folder and what is in it to the user of the job, or remove it"
+            refused(Notice("request-unheard", text, reason=str(error.strerror)))
+            continue
         if not isinstance(request, ClearQuarantine) and request.to != us:
             what = _IN_WORDS[type(request)]
             text = f"the request of {request.who} to {what} {request.to} came too late: "
@@ -128,6 +172,15 @@ def take_requests(model_dir: Path, refused: Tell, us: Identity) -> Iterator[Requ
             refused(Notice("request-unheard", text, reason=f"it is for {request.to}"))
             continue
         yield request
+
+
+def _written_at(file: Path) -> tuple[int, str]:
+    """Returns what sorts files by age: what stays, as it is no request, must not keep back what is
+    written later."""
+    try:
+        return file.lstat().st_mtime_ns, file.name
+    except OSError:  # it is gone
+        return 0, file.name
 
 
 def _parsed(told: object, file: Path) -> Request:
