@@ -39,7 +39,7 @@ def test_who_asks_a_second_time_does_not_cut_the_save_short(start: Start, model_
     second = forked("stop", model_dir)
     assert (second.returncode, second.stderr) == (0, "")
     told, ended = second.stdout.splitlines()
-    assert told.endswith(" stops already: it saves, and ends")
+    assert told.endswith(" stops already: the program may save, and it ends")
     assert ended.startswith("DRAINED: phase 'phase1', attempt 1, last checkpoint: step 300")
     first.communicate()
     result = running.result()
