@@ -207,6 +207,10 @@ class CheckpointSchedule(TrainingSection):
     keep_best: bool = False
     """Whether the checkpoint with the lowest validation loss is kept, too. Only a step that is both
     validated and saved can be it. Not for a command."""
+    save_frozen: bool = True
+    """Whether a checkpoint also holds the weights that training only reads: the base below `lora`,
+    and the reference of DPO. If not, a restart makes them again, from `start_from` or the seed, and
+    refuses them if they are not the same. Not for a command."""
     snapshot: SnapshotConfig | None = None
     """Snapshots in memory. Default: none."""
 

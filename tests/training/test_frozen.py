@@ -1,0 +1,40 @@
+"""Weights that training only reads: in the state, in checkpoints or made again, never another's."""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from supervisor.config.training.layout import Rung
+from trainer.mesh import make_mesh
+from trainer.weights_fingerprint import weights_fingerprint
+
+
+def test_a_fingerprint_depends_on_every_bit_and_not_on_the_devices() -> None:
+    weights = {"a": jnp.arange(24, dtype=jnp.float32).reshape(4, 6), "b": jnp.ones(3, jnp.bfloat16)}
+    own = weights_fingerprint(weights)
+    assert own is not None
+    mesh = make_mesh(Rung(4, 1, 4, 1, 1))
+    sharded = jax.device_put(weights["a"], NamedSharding(mesh, PartitionSpec("fsdp")))
+    assert weights_fingerprint(weights | {"a": sharded}) == own
+    bits = np.array(weights["a"]).view(np.uint32)
+    bits[2, 3] ^= 1
+    swapped = weights["a"][::-1]
+    others = (
+        weights | {"a": jnp.asarray(bits.view(np.float32))},
+        weights | {"a": swapped},
+        weights | {"a": weights["a"].reshape(6, 4)},
+        {"a": weights["a"], "c": weights["b"]},
+        weights | {"b": jnp.ones(3, jnp.float16)},
+    )
+    found = [weights_fingerprint(other) for other in others]
+    assert own not in found
+    assert len(set(found)) == len(others)
+
+
+def test_nothing_has_no_fingerprint() -> None:
+    assert weights_fingerprint({}) is None
