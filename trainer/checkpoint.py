@@ -324,6 +324,17 @@ class CheckpointSaver:
         return None
 
 
+def newest_fingerprint(place: Path | Uri) -> Fingerprint:
+    """Return the fingerprint of the newest committed step in `place`; an empty one if there is no
+    step, or no manifest that can be used."""
+    found = next(steps_in(place).committed(), None)
+    try:
+        manifest = read_manifest(found[1]) if found is not None else None
+    except DamagedError:
+        manifest = None
+    return {} if manifest is None else manifest.fingerprint
+
+
 def restore_parts(
     place: Path | Uri, parts: dict[str, Any], fingerprint: Fingerprint, warn: Warn
 ) -> tuple[int, dict[str, Any]]:
@@ -344,6 +355,11 @@ def restore_parts(
             "have saved one"
         )
     step, path = found
+    if FROZEN in parts and not (path / FROZEN).is_dir():
+        raise NoUsableCheckpointError(
+            f"start_from: the checkpoint in {path} holds the adapters of init.lora without their "
+            "base: train that phase with init.checkpoint.save_frozen: true"
+        )
     items = {name: ocp.args.StandardRestore(tree) for name, tree in parts.items()}
     try:
         restored = _load(

@@ -11,7 +11,7 @@ from supervisor.config.training.sections import ValidationConfig
 from trainer.batch_sharder import BatchSharder
 from trainer.data import Batch, validation_batches
 from trainer.executables import Executables
-from trainer.objectives import objective_of
+from trainer.objective_choice import abstract_batch, objective_of
 from trainer.step import jit_evaluation_loss
 from trainer.train_state import TrainState, TrainStateSpec
 
@@ -21,7 +21,7 @@ def compiled_loss(
 ) -> Future[Callable[..., Any]]:
     """Load or compile the evaluation step; returns its future."""
     objective = objective_of(spec.config, config.dataloader)
-    tokens = sharder.abstract(objective.rows * (config.dataloader.sequence_length + 1))
+    tokens = abstract_batch(objective, config.dataloader, sharder)
     function = jit_evaluation_loss(replace(spec, objective=objective))
     return executables.get("evaluation step", function, spec.abstract, tokens)
 

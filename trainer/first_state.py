@@ -14,33 +14,49 @@ import jax.numpy as jnp
 from flax import nnx
 
 from supervisor.config.training.resolved import StartPoint
-from supervisor.config.training.sections import Load
-from trainer.checkpoint import restore_parts
-from trainer.config_fingerprint import fingerprint_across
+from supervisor.config.training.sections import Load, LoraConfig
+from trainer.checkpoint import FROZEN, newest_fingerprint, restore_parts
+from trainer.config_fingerprint import adapters_of, fingerprint_across
 from trainer.log import Warn, log
+from trainer.lora import merged
+from trainer.objective import NextToken
 from trainer.train_state import Params, TrainState, TrainStateSpec
 
 
 def first_state(source: StartPoint | None, spec: TrainStateSpec, warn: Warn) -> TrainState:
     """Return the state of step 0. With `source`, its weights (and optimizer, if `source` says so)
-    are another phase's."""
+    are another phase's; adapters of that are merged into its weights."""
     fresh = spec.fresh()
     if source is None:
         return fresh
-    wanted: dict[str, Any] = {"params": spec.weights}
-    if source.load is Load.ALL:
-        wanted["optimizer"] = spec.abstract.optimizer
+    adapters = adapters_of(newest_fingerprint(source.directory))
+    wanted = _wanted(spec, adapters, source.load)
     shared = fingerprint_across(spec.config, source)
     step, parts = restore_parts(source.directory, wanted, shared, warn)
     place = str(source.directory)
     log.info("phase-loaded", parts=", ".join(wanted), step=step, directory=place)
     weights = parts["params"]
+    if adapters is not None:
+        shardings = jax.tree.map(lambda array: array.sharding, spec.weights)
+        merge = jax.jit(merged, static_argnums=2, out_shardings=shardings)
+        weights = merge(parts["params"], parts[FROZEN], adapters.scale)
     return replace(
         fresh,
         params=_with(fresh.params, weights),
         frozen=_with(fresh.frozen, weights),
         optimizer=parts.get("optimizer", fresh.optimizer),
     )
+
+
+def _wanted(spec: TrainStateSpec, adapters: LoraConfig | None, load: Load) -> dict[str, Any]:
+    """Return what is read of a checkpoint that has these adapters (None: none), abstract."""
+    if adapters is not None:
+        init = spec.config.model_copy(update={"lora": adapters})
+        source = TrainStateSpec.of(init, spec.mesh, NextToken(nnx.LoRAParam)).abstract
+        return {"params": source.params, FROZEN: source.frozen}
+    if load is Load.ALL:
+        return {"params": spec.weights, "optimizer": spec.abstract.optimizer}
+    return {"params": spec.weights}
 
 
 def _with(tree: Params, weights: Params) -> Params:

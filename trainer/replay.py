@@ -37,7 +37,7 @@ from trainer.manifest import DamagedError, read_manifest
 from trainer.mesh import make_mesh
 from trainer.metrics import numbers
 from trainer.objective import token_ids
-from trainer.objectives import objective_of
+from trainer.objective_choice import objective_of
 from trainer.step import (
     dropout_keys,
     jit_loss_and_gradients,

@@ -17,12 +17,16 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from supervisor.config.training.resolved import InitConfig
+from trainer.lora import add_adapters
 from trainer.mesh import state_sharding
 from trainer.model import Decoder
 from trainer.objective import NextToken, Objective
 from trainer.optimizer import make_schedule, make_transformation
 
 Params = nnx.State[Any, Any]
+
+_ADAPTERS = 0x4C6F5241
+"""Tells the keys of adapters from those of all other weights."""
 
 
 @jax.tree_util.register_dataclass
@@ -63,9 +67,10 @@ class TrainStateSpec:
         cls, config: InitConfig, mesh: Mesh, objective: Objective | None = None
     ) -> TrainStateSpec:
         """Return the spec for training `config` on `mesh`, without computing anything. Without an
-        `objective`, each next token is learned."""
+        `objective`, each next token is learned, by all weights."""
         objective = objective or NextToken()
         model = nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0)))
+        with_adapters = nnx.eval_shape(lambda: _model(config, jax.random.key(0)))
         transformation = make_transformation(config.optimizer)
         shapes = jax.eval_shape(
             lambda: _create(config, objective, transformation, jax.random.key(0))
@@ -80,7 +85,7 @@ class TrainStateSpec:
             config=config,
             objective=objective,
             mesh=mesh,
-            graph=nnx.graphdef(model),
+            graph=nnx.graphdef(with_adapters),
             reference_graph=nnx.graphdef(model),
             transformation=transformation,
             schedule=make_schedule(config.optimizer, config.loop.max_steps),
@@ -120,8 +125,7 @@ def _create(
     transformation: optax.GradientTransformation,
     key: jax.Array,
 ) -> TrainState:
-    model = Decoder(config.model, rngs=nnx.Rngs(key))
-    split: Any = nnx.split(model, objective.trainable, ...)
+    split: Any = nnx.split(_model(config, key), objective.trainable, ...)
     _, params, rest = split
     return TrainState(
         step=jnp.zeros((), jnp.int32),
@@ -129,6 +133,14 @@ def _create(
         optimizer=transformation.init(params),
         frozen=_frozen(params, rest, objective),
     )
+
+
+def _model(config: InitConfig, key: jax.Array) -> Decoder:
+    """Return the model with new weights. Adapters change none of the others."""
+    model = Decoder(config.model, rngs=nnx.Rngs(key))
+    if config.lora is not None:
+        add_adapters(model, config.lora, rngs=nnx.Rngs(jax.random.fold_in(key, _ADAPTERS)))
+    return model
 
 
 def _frozen(params: Params, rest: Params, objective: Objective) -> Params:

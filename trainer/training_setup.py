@@ -26,7 +26,7 @@ from trainer.data import training_batches
 from trainer.executables import Executables
 from trainer.log import WorkerLog
 from trainer.mesh import make_mesh, require_devices
-from trainer.objectives import objective_of
+from trainer.objective_choice import abstract_batch, objective_of
 from trainer.step import jit_train_step
 from trainer.train_state import TrainStateSpec
 
@@ -72,7 +72,7 @@ def set_up(
     sharder = BatchSharder(make_mesh(found), found)
     objective = objective_of(init, loader)
     spec = TrainStateSpec.of(init, sharder.mesh, objective)
-    tokens = sharder.abstract(objective.rows * (loader.sequence_length + 1))
+    tokens = abstract_batch(objective, loader, sharder)
     return TrainingSetup(
         log=log,
         sharder=sharder,
@@ -94,6 +94,7 @@ def _executables(config: TrainerConfig, found: Rung, log: WorkerLog) -> Executab
     init, validation = config.init, config.fit.validation
     decides = {
         "model": init.model.model_dump(mode="json"),
+        "lora": init.lora and init.lora.model_dump(mode="json"),
         "optimizer": init.optimizer.model_dump(mode="json"),
         "seed": init.seed,
         "determinism": init.determinism.model_dump(mode="json"),

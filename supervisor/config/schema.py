@@ -61,6 +61,7 @@ from supervisor.config.training.sections import (
     FitConfig,
     Load,
     LoopConfig,
+    LoraConfig,
     MetricsConfig,
     ModelConfig,
     OptimizerConfig,
@@ -72,6 +73,7 @@ TRAINER_SECTIONS = (
     "seed",
     "data_shuffle_seed",
     "model",
+    "lora",
     "optimizer",
     "loop",
     "determinism",
@@ -393,6 +395,9 @@ class Init(Section):
     """Seed of the order of the data (fit)."""
     model: ModelConfig | None = None
     """Shape of the model (fit, required)."""
+    lora: LoraConfig | None = None
+    """Train low-rank adapters in place of the model's weights (fit). Default: all weights are
+    trained."""
     optimizer: OptimizerConfig | None = None
     """Optimizer and learning rate (fit, required)."""
     loop: LoopConfig | None = None

@@ -280,3 +280,19 @@ def test_the_check_has_a_bounded_answer_to_anything(value: Any) -> None:
     for key in keys:
         found = _checked(_with(key, value), 4)
         assert sum(len(told) for _, told in found.problems) < 8000
+
+
+def test_adapters_must_be_somewhere_and_start_from_weights_alone() -> None:
+    ((where, message),) = _problems("init.lora", {"rank": 2, "pattern": "blocks.[34]"})
+    assert where == "init.lora.pattern"
+    assert 'is found in no linear layer\'s path (value "blocks.[34]"); there are bl' in message
+    ((where, message),) = _problems("init.lora", {"rank": 2, "pattern": "*"})
+    assert where == "init.lora.pattern"
+    assert "is not a regular expression of Python: nothing to repeat" in message
+    mapping = _with("init.lora", {"rank": 2})
+    mapping["trainer"]["start_from"] = {"directory": "/x", "load": "all"}
+    ((where_, message),) = _checked(mapping).problems
+    assert where_ == ("start_from", "load")
+    assert message.startswith(
+        "is all, but the optimizer of another phase does not fit the adapters"
+    )

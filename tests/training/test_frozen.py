@@ -3,7 +3,6 @@
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, Val
 
 from supervisor.config.problems import ConfigError, Location, Problem, key_path, shown
 from supervisor.config.training.data_files import matching_files
+from supervisor.config.training.linear_layers import adapted_layers, linear_layers
 from supervisor.config.training.sections import (
     VOCABULARY_SIZE,
     CheckpointSchedule,
@@ -24,6 +25,7 @@ from supervisor.config.training.sections import (
     FitConfig,
     Load,
     LoopConfig,
+    LoraConfig,
     MetricsConfig,
     ModelConfig,
     OptimizerConfig,
@@ -81,6 +83,7 @@ class InitConfig(_Shared):
     seed: Seed = 0
     data_shuffle_seed: Seed = 1
     model: ModelConfig
+    lora: LoraConfig | None = None
     optimizer: OptimizerConfig
     loop: LoopConfig
     checkpoint: CheckpointConfig
@@ -176,10 +179,29 @@ def _contradictions(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
             ("init", "checkpoint", "keep_best"),
             "needs fit.validation, which measures what is best (value true)",
         )
+    yield from _lora_problems(config)
     yield from _unusable_directory(init.checkpoint.directory)
     yield from _loader_problems(config.fit.train_dataloader, "train_dataloader")
     if config.fit.validation is not None:
         yield from _loader_problems(config.fit.validation.dataloader, "validation", "dataloader")
+
+
+def _lora_problems(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
+    lora, model = config.init.lora, config.init.model
+    if lora is None:
+        return
+    if not adapted_layers(model, lora):
+        yield (
+            ("init", "lora", "pattern"),
+            f"is found in no linear layer's path (value {shown(lora.pattern)}); there are "
+            f"{', '.join(linear_layers(model.model_copy(update={'num_layers': 1})))}",
+        )
+    if config.start_from is not None and config.start_from.load is Load.ALL:
+        yield (
+            ("start_from", "load"),
+            "is all, but the optimizer of another phase does not fit the adapters of init.lora, "
+            "which are new: use params",
+        )
 
 
 def _reads_text(fit: FitConfig) -> bool:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    WithJsonSchema,
+)
 
 from supervisor.config.quantities import POSITIVE_DURATION_SCHEMA, parse_duration
 
@@ -96,6 +105,35 @@ def _mlp_size(hidden_size: int) -> int:
     """Returns 8/3 of `hidden_size`, rounded up to a multiple of 32: three matrices of this width
     have as many weights as the usual two of 4 x hidden_size."""
     return -(-8 * hidden_size // 3 // 32) * 32
+
+
+def _regular_expression(value: str) -> str:
+    try:
+        re.compile(value)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is not a regular expression of Python: {error}") from None
+    return value
+
+
+class LoraConfig(TrainingSection):
+    """Low-rank adapters (Hu et al., 2021): the weights of the model are frozen, and small ones that
+    are added to linear layers are trained."""
+
+    rank: Count
+    """Inner dimension of each adapter."""
+    alpha: Positive = Field(default_factory=lambda data: float(data.get("rank", 1)))
+    """What an adapter adds is multiplied by alpha / rank. Default: rank."""
+    dropout: Fraction = 0.0
+    """Share of an adapter's inputs that dropout sets to zero in training."""
+    pattern: Annotated[str, AfterValidator(_regular_expression)] = r"^blocks\."
+    """Regular expression of Python: each linear layer in whose path it is found gets an adapter.
+    The paths are `blocks.N.attention.query`, `.key`, `.value`, `.output`, `blocks.N.mlp.gate`,
+    `.up`, `.down`, and `head` unless embeddings are tied. The default is all but `head`."""
+
+    @property
+    def scale(self) -> float:
+        """The factor of what an adapter adds."""
+        return self.alpha / self.rank
 
 
 class _Optimizer(TrainingSection):
