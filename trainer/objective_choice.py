@@ -6,14 +6,17 @@ import jax
 from flax import nnx
 
 from supervisor.config.training.resolved import InitConfig
-from supervisor.config.training.sections import DataloaderConfig
+from supervisor.config.training.sections import DataloaderConfig, DpoConfig
 from trainer.batch_sharder import BatchSharder
+from trainer.dpo import DirectPreference
 from trainer.objective import Completion, NextToken, Objective
 
 
 def objective_of(init: InitConfig, loader: DataloaderConfig) -> Objective:
     """Return the objective of training on the data of `loader`."""
     trainable = nnx.Param if init.lora is None else nnx.LoRAParam
+    if loader.chosen_field is not None:
+        return DirectPreference((init.dpo or DpoConfig()).beta, trainable)
     return NextToken(trainable) if loader.completion_field is None else Completion(trainable)
 
 

@@ -147,7 +147,8 @@ class Replay:
     def _shown(self, sequence: np.ndarray) -> str:
         sequence = token_ids(sequence)
         if self._text:
-            return "".join(decode(part) for part in _documents(sequence))
+            rows = np.split(sequence, self.spec.objective.rows)
+            return " | ".join("".join(map(decode, _documents(row))) for row in rows)
         return " ".join(map(str, sequence[:_SHOWN_TOKENS]))
 
     def _restored(self, config: TrainerConfig, checkpoints: Path) -> TrainState:

@@ -95,6 +95,7 @@ def _executables(config: TrainerConfig, found: Rung, log: WorkerLog) -> Executab
     decides = {
         "model": init.model.model_dump(mode="json"),
         "lora": init.lora and init.lora.model_dump(mode="json"),
+        "dpo": init.dpo and init.dpo.model_dump(mode="json"),
         "optimizer": init.optimizer.model_dump(mode="json"),
         "seed": init.seed,
         "determinism": init.determinism.model_dump(mode="json"),

@@ -58,6 +58,7 @@ from supervisor.config.topology import PATTERN_OF_TYPES, parse_slice
 from supervisor.config.training.sections import (
     CheckpointSchedule,
     DeterminismConfig,
+    DpoConfig,
     FitConfig,
     Load,
     LoopConfig,
@@ -74,6 +75,7 @@ TRAINER_SECTIONS = (
     "data_shuffle_seed",
     "model",
     "lora",
+    "dpo",
     "optimizer",
     "loop",
     "determinism",
@@ -398,6 +400,8 @@ class Init(Section):
     lora: LoraConfig | None = None
     """Train low-rank adapters in place of the model's weights (fit). Default: all weights are
     trained."""
+    dpo: DpoConfig | None = None
+    """How preferences are learned (fit, with `chosen_field`). Default: its defaults."""
     optimizer: OptimizerConfig | None = None
     """Optimizer and learning rate (fit, required)."""
     loop: LoopConfig | None = None

@@ -26,6 +26,8 @@ _UNUSABLE_CHECKPOINT: tuple[Location, ...] = (
 _UNUSABLE_WITHOUT_FROZEN: tuple[Location, ...] = (("init", "seed"),)
 """Where checkpoints do not hold the frozen weights, and these are not another phase's."""
 _UNUSABLE_IF_BITWISE: tuple[Location, ...] = (("init", "loop", "micro_batch_size"),)
+_UNUSABLE_IF_GIVEN: tuple[Location, ...] = (("fit", "train_dataloader", "chosen_field"),)
+"""With this key the checkpoints of the phase hold more than without it, whatever its value."""
 _COMPUTES_NOTHING: tuple[Location, ...] = (
     ("init", "autorestart"),
     ("init", "devices"),
@@ -103,8 +105,9 @@ def changes(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> lis
 def _remakes_frozen(phase: dict[str, Any]) -> bool:
     """Whether a restart of `phase` makes its frozen weights again, from the seed."""
     init = phase["init"]
-    is_saved = init.get("checkpoint", {}).get("save_frozen", True)
-    return "lora" in init and not is_saved and "start_from" not in phase
+    if init.get("checkpoint", {}).get("save_frozen", True) or "start_from" in phase:
+        return False
+    return "lora" in init or "chosen_field" in phase["fit"]["train_dataloader"]
 
 
 def _moved(value: Any, old: str, new: str) -> Any:
@@ -164,6 +167,8 @@ def _makes_unusable(change: Change) -> bool:
     was_known = change.old is not _ABSENT  # older versions did not resolve the micro-batch
     spoils_bits = change.is_bitwise and was_known and _under(change.key, _UNUSABLE_IF_BITWISE)
     spoils_base = change.remakes_frozen and _under(change.key, _UNUSABLE_WITHOUT_FROZEN)
+    if _ABSENT in (change.old, change.new) and change.key in _UNUSABLE_IF_GIVEN:
+        return True
     return spoils_bits or spoils_base or _under(change.key, _UNUSABLE_CHECKPOINT)
 
 

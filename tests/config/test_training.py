@@ -296,3 +296,35 @@ def test_adapters_must_be_somewhere_and_start_from_weights_alone() -> None:
     assert message.startswith(
         "is all, but the optimizer of another phase does not fit the adapters"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "told"),
+    [
+        ({"rejected_field": None}, "chosen_field", "needs rejected_field: a pair has both"),
+        ({"chosen_field": None}, "rejected_field", "needs chosen_field: a pair has both"),
+        ({"completion_field": "good"}, "completion_field", "is given beside chosen_field"),
+        ({"tokens_field": "ids"}, "tokens_field", "is given beside chosen_field"),
+        ({"rejected_field": "good"}, "paths", "hold the same text, so neither is to be preferred"),
+    ],
+)
+def test_a_pair_has_both_completions(
+    tmp_path: Path, changes: dict[str, str | None], key: str, told: str
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"good": "4", "bad": "5"}\n')
+    loader = {"paths": str(data), "chosen_field": "good", "rejected_field": "bad"}
+    assert not _checked(_with("fit.train_dataloader", loader)).problems
+    ((where, message),) = _checked(_with("fit.train_dataloader", loader | changes)).problems
+    assert where[-1] == key
+    assert told in message
+
+
+def test_what_needs_a_reference_needs_pairs_to_train_on(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"good": "4", "bad": "5"}\n')
+    loader = {"paths": str(data), "chosen_field": "good", "rejected_field": "bad"}
+    ((where, _),) = _checked(_with("fit.validation.dataloader", loader)).problems
+    assert where == ("fit", "validation", "dataloader", "chosen_field")
+    ((where, _),) = _checked(_with("init.dpo", {"beta": 0.2})).problems
+    assert where == ("init", "dpo")

@@ -55,7 +55,7 @@ def final_state(job: Mapping, model_dir: Path | Uri, step: int = 17) -> TrainSta
     init = dict(job["trainer"]["init"])
     init["checkpoint"] = {**init["checkpoint"], "directory": str(place)}
     plan = spec_of(parse({"trainer": {**job["trainer"], "init": init}}))
-    return restore(path_of(place), step, plan.abstract)[0]
+    return restore(path_of(place), step, plan.abstract, lambda: plan.fresh().frozen)[0]
 
 
 def assert_same_bits(one: Any, other: Any) -> None:

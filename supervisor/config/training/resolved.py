@@ -21,6 +21,7 @@ from supervisor.config.training.sections import (
     CheckpointSchedule,
     DataloaderConfig,
     DeterminismConfig,
+    DpoConfig,
     Elasticity,
     FitConfig,
     Load,
@@ -84,6 +85,7 @@ class InitConfig(_Shared):
     data_shuffle_seed: Seed = 1
     model: ModelConfig
     lora: LoraConfig | None = None
+    dpo: DpoConfig | None = None
     optimizer: OptimizerConfig
     loop: LoopConfig
     checkpoint: CheckpointConfig
@@ -181,6 +183,7 @@ def _contradictions(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
         )
     yield from _lora_problems(config)
     yield from _unusable_directory(init.checkpoint.directory)
+    yield from _preference_problems(config)
     yield from _loader_problems(config.fit.train_dataloader, "train_dataloader")
     if config.fit.validation is not None:
         yield from _loader_problems(config.fit.validation.dataloader, "validation", "dataloader")
@@ -204,6 +207,22 @@ def _lora_problems(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
         )
 
 
+def _preference_problems(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
+    validation = config.fit.validation
+    if config.fit.train_dataloader.chosen_field is not None:
+        return
+    if config.init.dpo is not None:
+        yield (
+            ("init", "dpo"),
+            "is for learning preferences: it needs fit.train_dataloader.chosen_field",
+        )
+    if validation is not None and validation.dataloader.chosen_field is not None:
+        yield (
+            ("fit", "validation", "dataloader", "chosen_field"),
+            "needs fit.train_dataloader.chosen_field, too: only then there is a reference",
+        )
+
+
 def _reads_text(fit: FitConfig) -> bool:
     """True if a dataloader reads text, which our tokenizer encodes."""
     loaders = [fit.train_dataloader, *([fit.validation.dataloader] if fit.validation else [])]
@@ -221,15 +240,26 @@ def _unusable_directory(directory: Path | Uri) -> Iterator[tuple[Location, str]]
 
 def _loader_problems(loader: DataloaderConfig, *section: str) -> Iterator[tuple[Location, str]]:
     where = ("fit", *section)
-    if loader.completion_field is None and loader.prompt_field is not None:
+    learned = loader.completion_field or loader.chosen_field
+    if learned is None and loader.prompt_field is not None:
         yield (
             (*where, "prompt_field"),
-            "needs completion_field, which names what is learned after the prompt",
+            "needs completion_field or chosen_field, which names what is learned after the prompt",
         )
-    if loader.completion_field is not None and loader.tokens_field is not None:
+    if learned is not None and loader.tokens_field is not None:
+        given = "completion_field" if loader.completion_field is not None else "chosen_field"
         yield (
             (*where, "tokens_field"),
-            "is given beside completion_field: the records hold either token ids or texts",
+            f"is given beside {given}: the records hold either token ids or texts",
+        )
+    if (loader.chosen_field is None) != (loader.rejected_field is None):
+        lacking = "chosen_field" if loader.chosen_field is None else "rejected_field"
+        given = "rejected_field" if loader.chosen_field is None else "chosen_field"
+        yield (*where, given), f"needs {lacking}: a pair has both completions"
+    if loader.chosen_field is not None and loader.completion_field is not None:
+        yield (
+            (*where, "completion_field"),
+            "is given beside chosen_field: the records hold either one completion or a pair",
         )
     yield from _unmatched(loader, *section)
 

@@ -136,6 +136,13 @@ class LoraConfig(TrainingSection):
         return self.alpha / self.rank
 
 
+class DpoConfig(TrainingSection):
+    """Learning from preferences (DPO; Rafailov et al., 2023), for data with `chosen_field`."""
+
+    beta: Positive = 0.1
+    """How strongly the model is held to its reference, the model as it was at step 0."""
+
+
 class _Optimizer(TrainingSection):
     """The keys of every optimizer. The learning rate rises linearly, then falls along a cosine."""
 
@@ -272,16 +279,24 @@ class DataloaderConfig(TrainingSection):
     are then JSONL whatever their suffix. An id outside model.vocab_size ends the job. Default: the
     data is text."""
     prompt_field: str | None = None
-    """Field of a JSONL record that holds a prompt, where `completion_field` is given: it is read,
-    but not learned. Default: the records have none."""
+    """Field of a JSONL record that holds a prompt, where `completion_field` or `chosen_field` is
+    given: it is read, but not learned. Default: the records have none."""
     completion_field: str | None = None
     """Field of a JSONL record that holds a completion: only its text, and the end of the document
     after it, are learned. It takes the place of text_field. Default: all text is learned."""
 
+    chosen_field: str | None = None
+    """Field of a JSONL record that holds the better of two completions, to learn preferences (DPO):
+    each record is a pair. Default: the records are no pairs."""
+    rejected_field: str | None = None
+    """Field of a JSONL record that holds the worse of two completions, beside `chosen_field`.
+    Default: the records are no pairs."""
+
     @property
     def reads_records(self) -> bool:
         """Whether each file is JSONL, whatever its suffix."""
-        return self.tokens_field is not None or self.completion_field is not None
+        fields = (self.tokens_field, self.completion_field, self.chosen_field)
+        return any(field is not None for field in fields)
 
 
 class ValidationConfig(TrainingSection):
