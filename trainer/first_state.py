@@ -33,8 +33,8 @@ def first_state(source: StartPoint | None, spec: TrainStateSpec, warn: Warn) -> 
     wanted = _wanted(spec, adapters, source.load)
     shared = fingerprint_across(spec.config, source)
     step, parts = restore_parts(source.directory, wanted, shared, warn)
-    place = str(source.directory)
-    log.info("phase-loaded", parts=", ".join(wanted), step=step, directory=place)
+    what = ", ".join(wanted) if adapters is None else "params (adapters merged)"
+    log.info("phase-loaded", parts=what, step=step, directory=str(source.directory))
     weights = parts["params"]
     if adapters is not None:
         shardings = jax.tree.map(lambda array: array.sharding, spec.weights)

@@ -75,11 +75,17 @@ def deaths(seed: int, number: int, steps: int) -> list[dict[str, Any]]:
     return [*found, {"stage": "SAVING", "signal": "SIGKILL"}]
 
 
-def history(model_dir: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, without what differs from one attempt to the other."""
-    lines = (model_dir / "metrics.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
-    return [{k: v for k, v in each.items() if k not in ("time", "attempt")} for each in found]
+def measured(model_dir: Path, name: str) -> dict[int, dict[str, Any]]:
+    """The lines of metrics.jsonl that have `name`, by step, without what differs between attempts.
+    Each step has one."""
+    lines = map(json.loads, (model_dir / "metrics.jsonl").read_text().splitlines())
+    found = [each for each in lines if name in each]
+    by_step = {
+        each["step"]: {k: v for k, v in each.items() if k not in ("time", "attempt")}
+        for each in found
+    }
+    assert len(by_step) == len(found)
+    return by_step
 
 
 def check(
@@ -93,7 +99,11 @@ def check(
     assert result.code == 0, result.log
     assert len(result.events("drill-fired")) == number
     assert supervise(calm, env=cache).code == 0
-    assert history(killed) == history(whole)
+    losses = measured(whole, "loss")
+    assert list(losses) == list(range(1, steps + 1))
+    assert measured(killed, "loss") == losses
+    # SIGTERM ends an evaluation that is going on, and it is not made again.
+    assert measured(killed, "evaluation_loss").items() <= measured(whole, "evaluation_loss").items()
     assert_same_bits(final_state(struck, killed, steps), final_state(calm, whole, steps))
 
 
