@@ -27,7 +27,7 @@ from supervisor.config.training.resolved import TrainerConfig, parse
 from supervisor.protocol.shortening import keep_beginning
 from trainer.batch_sharder import BatchSharder
 from trainer.mesh import make_mesh
-from trainer.objective import objective_of
+from trainer.objective_choice import abstract_batch, objective_of
 from trainer.step import jit_train_step
 from trainer.train_state import TrainStateSpec
 
@@ -54,9 +54,9 @@ def _device_bytes(config: TrainerConfig, wanted: dict[str, Any]) -> int:
     found = rung(config.init, wanted["num_devices"])
     assert found is not None
     sharder = BatchSharder(make_mesh(found, devices(wanted)), found)
-    objective = objective_of(config.fit.train_dataloader)
+    objective = objective_of(config.init, config.fit.train_dataloader)
     spec = TrainStateSpec.of(config.init, sharder.mesh, objective)
-    tokens = sharder.abstract(config.fit.train_dataloader.sequence_length + 1)
+    tokens = abstract_batch(objective, config.fit.train_dataloader, sharder)
     memory = jit_train_step(spec).lower(spec.abstract, tokens).compile().memory_analysis()
     arrays = memory.argument_size_in_bytes + memory.output_size_in_bytes
     rest = memory.temp_size_in_bytes + memory.generated_code_size_in_bytes

@@ -1,4 +1,7 @@
-"""Checkpoints: the whole state and the data's position, saved by Orbax in the background.
+"""Checkpoints: the state and the data's position, saved by Orbax in the background.
+
+Weights that training only reads (`TrainState.frozen`) need not be saved: they are made again as for
+step 0, and their fingerprint in the checkpoint tells whether they are the same.
 
 Orbax recognises a checkpoint by the directory's name. But a crash can leave the name without the
 content, a disk can change the content, and a person can have made the directory. So this module
@@ -43,16 +46,22 @@ from trainer.fence import Fence, FencedError
 from trainer.log import Warn
 from trainer.manifest import DamagedError, read_manifest, write_manifest
 from trainer.saving import make_manager
-from trainer.train_state import TrainState
+from trainer.train_state import Params, TrainState
 from trainer.verification import verified_read, verify_then_read
+from trainer.weights_fingerprint import weights_fingerprint
 
 Position = Mapping[str, Any]
 """The position of the data iterator, as its `get_state` returned it."""
 
+MakeFrozen = Callable[[], Params]
+"""Returns the frozen weights of step 0 again."""
+
 T = TypeVar("T")
 
 _ITEMS = ("params", "optimizer", "progress")
-"""The items of a checkpoint of ours."""
+"""The items of every checkpoint of ours."""
+FROZEN = "frozen"
+"""The item with the frozen weights, and the key in `progress` of their fingerprint."""
 _MISMATCH = re.compile(
     r"not compatible with the stored shape|tree structures do not match|Structure mismatch|"
     r"Topology mismatch detected"
@@ -89,10 +98,13 @@ class CheckpointSaver:
         warn: Warn,
         policy: SaveDecisionPolicy | None = None,
         before_commit: Callable[[], None] = lambda: None,
+        *,
+        saves_frozen: bool = True,
     ) -> None:
         """Clear what a killed save has left among `steps`. Later, keep the newest `keep` steps of
         this job, or those that it names; `policy` decides when a save is due. `before_commit` is
-        called in the thread that commits a step, just before that.
+        called in the thread that commits a step, just before that. `saves_frozen`: frozen weights
+        are saved too.
 
         Raises:
             UnmarkedCheckpointError: a step without a commit marker may be somebody's copy.
@@ -104,6 +116,8 @@ class CheckpointSaver:
         self._warn = warn
         self._policy = policy
         self._also_before_commit = before_commit
+        self._saves_frozen = saves_frozen
+        self._frozen_fingerprint: str | None = None
         self.last_save_seconds = 0.0
         """Seconds from the begin of the last committed save until it was known to be committed: an
         upper bound of how long the save took."""
@@ -127,15 +141,18 @@ class CheckpointSaver:
         found = self._newest(lambda path: None) if distributed.is_first() else None
         return distributed.broadcast_from_first(None if found is None else found[0])
 
-    def restore(self, abstract: TrainState) -> tuple[int, TrainState, Position] | None:
+    def restore(
+        self, abstract: TrainState, make_frozen: MakeFrozen | None = None
+    ) -> tuple[int, TrainState, Position] | None:
         """Restore the newest intact checkpoint: (step, state, data position). None: nothing was
-        ever committed. Errors as `newest_verified`."""
+        ever committed. `make_frozen` is called if frozen weights were not saved. Errors as
+        `newest_verified`."""
         if distributed.is_one_of_several():
             step = self.newest_verified()
             if step is None:
                 return None
-            return step, *_restore(self._steps.directory / str(step), abstract)
-        found = self._newest(lambda path: _restore(path, abstract))
+            return step, *_restore(self._steps.directory / str(step), abstract, make_frozen)
+        found = self._newest(lambda path: _restore(path, abstract, make_frozen))
         return None if found is None else (found[0], *found[1])
 
     def due(self, step: int) -> bool:
@@ -162,11 +179,22 @@ class CheckpointSaver:
             args=ocp.args.Composite(
                 params=ocp.args.StandardSave(state.params),
                 optimizer=ocp.args.StandardSave(state.optimizer),
-                progress=ocp.args.JsonSave({"step": step, "data": position}),
+                **self._frozen_items(state, {"step": step, "data": position}),
             ),
             force=True,
         )
         self._saving, self._loss = step, loss
+
+    def _frozen_items(self, state: TrainState, progress: dict[str, Any]) -> dict[str, Any]:
+        """Return the item `progress`, with the fingerprint of frozen weights if there are any; and
+        these weights, if they are saved."""
+        if not jax.tree.leaves(state.frozen):
+            return {"progress": ocp.args.JsonSave(progress)}
+        if self._frozen_fingerprint is None:
+            self._frozen_fingerprint = weights_fingerprint(state.frozen)
+        progress |= {FROZEN: self._frozen_fingerprint}
+        items = {FROZEN: ocp.args.StandardSave(state.frozen)} if self._saves_frozen else {}
+        return {"progress": ocp.args.JsonSave(progress), **items}
 
     def newest(self) -> int | None:
         """Return the newest committed step; None: there is none."""
@@ -296,6 +324,17 @@ class CheckpointSaver:
         return None
 
 
+def newest_fingerprint(place: Path | Uri) -> Fingerprint:
+    """Return the fingerprint of the newest committed step in `place`; an empty one if there is no
+    step, or no manifest that can be used."""
+    found = next(steps_in(place).committed(), None)
+    try:
+        manifest = read_manifest(found[1]) if found is not None else None
+    except DamagedError:
+        manifest = None
+    return {} if manifest is None else manifest.fingerprint
+
+
 def restore_parts(
     place: Path | Uri, parts: dict[str, Any], fingerprint: Fingerprint, warn: Warn
 ) -> tuple[int, dict[str, Any]]:
@@ -316,6 +355,11 @@ def restore_parts(
             "have saved one"
         )
     step, path = found
+    if FROZEN in parts and not (path / FROZEN).is_dir():
+        raise NoUsableCheckpointError(
+            f"start_from: the checkpoint in {path} holds the adapters of init.lora without their "
+            "base: train that phase with init.checkpoint.save_frozen: true"
+        )
     items = {name: ocp.args.StandardRestore(tree) for name, tree in parts.items()}
     try:
         restored = _load(
@@ -366,7 +410,7 @@ def _load(
         if not own:
             return verify_then_read(path, manifest, read)
         return verified_read(path, manifest, read, warn)
-    except DamagedError:
+    except (DamagedError, CheckpointMismatchError, NoCheckpointError, NoUsableCheckpointError):
         raise
     except Exception as error:
         if _MISMATCH.search(str(error)):
@@ -397,22 +441,57 @@ def _suggests_damage(error: Exception) -> bool:
     return not isinstance(error, MemoryError | jax.errors.JaxRuntimeError)
 
 
-def restore(place: Path | Uri, step: int, abstract: TrainState) -> tuple[TrainState, Position]:
+def restore(
+    place: Path | Uri, step: int, abstract: TrainState, make_frozen: MakeFrozen | None = None
+) -> tuple[TrainState, Position]:
     """Restore state and data position of the committed `step` without verification, with the
     shapes and shardings of `abstract`."""
-    return _restore(path_of(place) / str(step), abstract)
+    return _restore(path_of(place) / str(step), abstract, make_frozen)
 
 
-def _restore(path: Path, abstract: TrainState) -> tuple[TrainState, Position]:
+def _restore(
+    path: Path, abstract: TrainState, make_frozen: MakeFrozen | None
+) -> tuple[TrainState, Position]:
+    needs_frozen = bool(jax.tree.leaves(abstract.frozen))
+    has_frozen = needs_frozen and (path / FROZEN).is_dir()
     restored = _read(
         path,
         params=ocp.args.StandardRestore(abstract.params),
         optimizer=ocp.args.StandardRestore(abstract.optimizer),
         progress=ocp.args.JsonRestore(),
+        **({FROZEN: ocp.args.StandardRestore(abstract.frozen)} if has_frozen else {}),
     )
-    number = jax.device_put(jnp.int32(restored.progress["step"]), abstract.step.sharding)
-    state = TrainState(number, restored.params, restored.optimizer)
-    return state, restored.progress["data"]
+    progress = restored.progress
+    if has_frozen:
+        frozen = restored[FROZEN]
+    else:
+        assert make_frozen is not None or not needs_frozen
+        frozen = make_frozen() if needs_frozen and make_frozen is not None else abstract.frozen
+        _require_same_frozen(path, progress.get(FROZEN), frozen)
+    number = jax.device_put(jnp.int32(progress["step"]), abstract.step.sharding)
+    state = TrainState(number, restored.params, restored.optimizer, frozen)
+    return state, progress["data"]
+
+
+def _require_same_frozen(path: Path, saved: str | None, made: Params) -> None:
+    """Check that the frozen weights `made` are those with the fingerprint `saved`.
+
+    Raises:
+        CheckpointMismatchError: they are not.
+    """
+    found = weights_fingerprint(made)
+    if saved == found:
+        return
+    if saved is None:
+        how = "it was made without frozen weights (of init.lora, or the reference of DPO)"
+    elif found is None:
+        how = "it was made with frozen weights (of init.lora, or the reference of DPO)"
+    else:
+        how = (
+            f"its frozen weights have the fingerprint {saved}, but those that the config gives "
+            f"(start_from, or init.seed) {found}"
+        )
+    raise CheckpointMismatchError(_mismatch(path, how))
 
 
 def _read(path: Path, **items: Any) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from supervisor.config.training.resolved import InitConfig, StartPoint
+from supervisor.config.training.sections import LoraConfig
 
 Fingerprint = Mapping[str, Any]
 
@@ -25,7 +26,9 @@ _OF_A_PHASE = ("determinism.elastic", "loop.micro_batch_size")
 def fingerprint(init: InitConfig) -> Fingerprint:
     """Return what must be equal to continue the same phase."""
     model = init.model.model_dump(mode="json")
+    lora = init.lora.model_dump(mode="json") if init.lora is not None else {}
     facts = {f"model.{key}": value for key, value in model.items()} | {
+        **{f"lora.{key}": lora.get(key) for key in LoraConfig.model_fields},
         "optimizer.name": str(init.optimizer.name),
         "determinism.elastic": str(init.determinism.elastic),
     }
@@ -35,11 +38,13 @@ def fingerprint(init: InitConfig) -> Fingerprint:
 
 
 def fingerprint_across(init: InitConfig, source: StartPoint) -> Fingerprint:
-    """Return what must be equal to start a phase from another one."""
+    """Return what must be equal to start a phase from another one. Adapters of that are merged into
+    its parameters."""
+    merged = (*(f"lora.{key}" for key in LoraConfig.model_fields), "optimizer.name")
     own = (
         *_NOT_IN_PARAMETERS,
         *_OF_A_PHASE,
-        *(("optimizer.name",) if source.load == "params" else ()),
+        *(merged if source.load == "params" else ()),
     )
     return {key: value for key, value in fingerprint(init).items() if key not in own}
 
@@ -52,3 +57,10 @@ def differences(saved: Fingerprint, wanted: Fingerprint) -> list[str]:
         for key, value in wanted.items()
         if key in saved and saved[key] != value
     ]
+
+
+def adapters_of(saved: Fingerprint) -> LoraConfig | None:
+    """Return the adapters of the checkpoint with the fingerprint `saved`; None: it has none."""
+    if saved.get("lora.rank") is None:
+        return None
+    return LoraConfig.model_validate({key: saved[f"lora.{key}"] for key in LoraConfig.model_fields})

@@ -1,4 +1,5 @@
-"""The data pipeline: files to a stream of tokens, windows of it, shuffled global batches.
+"""The data pipeline: files to examples, which are windows of a stream of tokens, or pairs;
+and these to shuffled global batches.
 
 Every worker reads whole global batches and puts its own part of them on its devices, so neither the
 content of a batch nor the position in the data depends on how many devices or workers there are:
@@ -16,10 +17,11 @@ import numpy.typing as npt
 
 from supervisor.config.training.data_files import DataError
 from supervisor.config.training.sections import VOCABULARY_SIZE, DataloaderConfig
-from trainer.token_files import Stream, read_stream
+from trainer.token_files import Stream, read_pairs, read_stream
 
 Batch = npt.NDArray[np.int32]
-"""Token ids [global batch, sequence length + 1]: inputs, and targets shifted by one position."""
+"""Token ids [global batch, sequence length + 1]: inputs, and targets shifted by one position. For
+pairs twice as many: one sequence, then the other."""
 
 _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 
@@ -53,6 +55,14 @@ def read_windows(config: DataloaderConfig, vocab_size: int = VOCABULARY_SIZE) ->
     return Windows(read_stream(config, vocab_size), config.sequence_length)
 
 
+def read_examples(config: DataloaderConfig, vocab_size: int) -> Windows | npt.NDArray[np.int32]:
+    """Return all examples of `config`, by index: windows of one stream, or pairs; errors as
+    `read_windows`."""
+    if config.chosen_field is not None:
+        return read_pairs(config)
+    return read_windows(config, vocab_size)
+
+
 def training_batches(
     config: DataloaderConfig,
     batch_size: int,
@@ -61,8 +71,8 @@ def training_batches(
 ) -> grain.DatasetIterator[Batch]:
     """Return an endless iterator of global batches, reshuffled in each epoch. Its `get_state` and
     `set_state` read and set the position."""
-    windows = grain.MapDataset.source(read_windows(config, vocab_size)).seed(shuffle_seed)
-    batches: Any = windows.shuffle().repeat().batch(batch_size)
+    examples = grain.MapDataset.source(read_examples(config, vocab_size)).seed(shuffle_seed)
+    batches: Any = examples.shuffle().repeat().batch(batch_size)
     return iter(batches.to_iter_dataset(_READ))
 
 
@@ -70,6 +80,6 @@ def validation_batches(
     config: DataloaderConfig, batch_size: int, steps: int, vocab_size: int = VOCABULARY_SIZE
 ) -> list[Batch]:
     """Return the first `steps` global batches in file order, starting over if there are fewer."""
-    windows = grain.MapDataset.source(read_windows(config, vocab_size))
-    batches: Any = windows.repeat().batch(batch_size)
+    examples = grain.MapDataset.source(read_examples(config, vocab_size))
+    batches: Any = examples.repeat().batch(batch_size)
     return [batches[index] for index in range(steps)]

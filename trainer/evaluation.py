@@ -11,7 +11,7 @@ from supervisor.config.training.sections import ValidationConfig
 from trainer.batch_sharder import BatchSharder
 from trainer.data import Batch, validation_batches
 from trainer.executables import Executables
-from trainer.objective import objective_of
+from trainer.objective_choice import abstract_batch, objective_of
 from trainer.step import jit_evaluation_loss
 from trainer.train_state import TrainState, TrainStateSpec
 
@@ -20,8 +20,9 @@ def compiled_loss(
     config: ValidationConfig, spec: TrainStateSpec, sharder: BatchSharder, executables: Executables
 ) -> Future[Callable[..., Any]]:
     """Load or compile the evaluation step; returns its future."""
-    tokens = sharder.abstract(config.dataloader.sequence_length + 1)
-    function = jit_evaluation_loss(replace(spec, objective=objective_of(config.dataloader)))
+    objective = objective_of(spec.config, config.dataloader)
+    tokens = abstract_batch(objective, config.dataloader, sharder)
+    function = jit_evaluation_loss(replace(spec, objective=objective))
     return executables.get("evaluation step", function, spec.abstract, tokens)
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from supervisor.config.training.sections import ModelConfig
+from trainer.layers import Linear, drop, fold
 
 
 class Decoder(nnx.Module):
@@ -57,7 +58,10 @@ class Decoder(nnx.Module):
             yield f"blocks.{number - 1}", x
         x = self.norm(x)
         yield "norm", x
-        logits = self.embedding.attend(x) if self.head is None else self.head(x)
+        if self.head is None:
+            logits = self.embedding.attend(x)
+        else:
+            logits = self.head(x, keys=fold(keys, len(self.blocks) + 1))
         yield "logits", logits.astype(jnp.float32)
 
 
@@ -73,8 +77,9 @@ class Block(nnx.Module):
 
     def __call__(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
         """Return `x` [batch, length, hidden] after this block."""
-        x = x + drop(self.attention(self.attention_norm(x)), self.dropout, fold(keys, 0))
-        return x + drop(self.mlp(self.mlp_norm(x)), self.dropout, fold(keys, 1))
+        attended = self.attention(self.attention_norm(x), fold(keys, 2))
+        x = x + drop(attended, self.dropout, fold(keys, 0))
+        return x + drop(self.mlp(self.mlp_norm(x), fold(keys, 3)), self.dropout, fold(keys, 1))
 
 
 class Attention(nnx.Module):
@@ -89,15 +94,15 @@ class Attention(nnx.Module):
         self.value = _linear(hidden, config.num_kv_heads * size, config, rngs)
         self.output = _linear(config.num_heads * size, hidden, config, rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, keys: jax.Array | None = None) -> jax.Array:
         """Attend from each position of `x` [batch, length, hidden] to itself and earlier ones;
-        returns the same shape."""
+        returns the same shape. `keys` are for the dropout of adapters."""
         heads = (*x.shape[:-1], -1, self.head_size)
-        query = rotate(self.query(x).reshape(heads), self.theta)
-        key = rotate(self.key(x).reshape(heads), self.theta)
-        value = self.value(x).reshape(heads)
+        query = rotate(self.query(x, keys=fold(keys, 0)).reshape(heads), self.theta)
+        key = rotate(self.key(x, keys=fold(keys, 1)).reshape(heads), self.theta)
+        value = self.value(x, keys=fold(keys, 2)).reshape(heads)
         mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
-        return self.output(mixed.reshape(*x.shape[:-1], -1))
+        return self.output(mixed.reshape(*x.shape[:-1], -1), keys=fold(keys, 3))
 
 
 class GatedMLP(nnx.Module):
@@ -108,9 +113,11 @@ class GatedMLP(nnx.Module):
         self.up = _linear(config.hidden_size, config.mlp_size, config, rngs)
         self.down = _linear(config.mlp_size, config.hidden_size, config, rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Transform each position of `x` [..., hidden] by itself; returns the same shape."""
-        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+    def __call__(self, x: jax.Array, keys: jax.Array | None = None) -> jax.Array:
+        """Transform each position of `x` [..., hidden] by itself; returns the same shape. `keys`
+        are for the dropout of adapters."""
+        gated = jax.nn.silu(self.gate(x, keys=fold(keys, 0))) * self.up(x, keys=fold(keys, 1))
+        return self.down(gated, keys=fold(keys, 2))
 
 
 def rotate(x: jax.Array, theta: float) -> jax.Array:
@@ -128,22 +135,8 @@ def rotate(x: jax.Array, theta: float) -> jax.Array:
     return turned.astype(x.dtype)
 
 
-def fold(keys: jax.Array | None, number: int) -> jax.Array | None:
-    """Return per-sequence PRNG keys for submodule `number`; None without `keys`."""
-    return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, number)
-
-
-def drop(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
-    """Apply dropout at `rate` to `x` [batch, length, hidden]. A sequence's mask follows from its
-    key alone, so it does not depend on which sequences share the micro-batch."""
-    if keys is None or rate == 0:
-        return x
-    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)
-    return jnp.where(kept, x / (1 - rate), 0)
-
-
-def _linear(inputs: int, outputs: int, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Linear:
-    return nnx.Linear(inputs, outputs, use_bias=False, dtype=jnp.dtype(config.dtype), rngs=rngs)
+def _linear(inputs: int, outputs: int, config: ModelConfig, rngs: nnx.Rngs) -> Linear:
+    return Linear(inputs, outputs, jnp.dtype(config.dtype), rngs=rngs)
 
 
 def _norm(config: ModelConfig, rngs: nnx.Rngs) -> nnx.RMSNorm:

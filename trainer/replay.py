@@ -25,7 +25,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import yaml
-from flax import nnx
 
 from supervisor.config.training.layout import rung
 from supervisor.config.training.resolved import TrainerConfig, parse
@@ -34,13 +33,20 @@ from trainer import deterministic_reduction
 from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import restore
 from trainer.data import Batch, training_batches
+from trainer.first_state import first_state
 from trainer.manifest import DamagedError, read_manifest
 from trainer.mesh import make_mesh
 from trainer.metrics import numbers
-from trainer.objective import objective_of, token_ids
-from trainer.step import dropout_keys, jit_loss_and_gradients, jit_train_step
+from trainer.objective import token_ids
+from trainer.objective_choice import objective_of
+from trainer.step import (
+    dropout_keys,
+    jit_loss_and_gradients,
+    jit_train_step,
+    reference_logits,
+    row_keys,
+)
 from trainer.tokenizer import decode
-from trainer.train import state_from_other_phase
 from trainer.train_state import TrainState, TrainStateSpec
 
 _UNREADABLE = os.EX_IOERR
@@ -68,7 +74,7 @@ class Replay:
         self._text = loader.tokens_field is None
         self._skipped = adjustments.skip_steps
         self._sharder = BatchSharder(make_mesh(found), found)
-        self.spec = TrainStateSpec.of(init, self._sharder.mesh, objective_of(loader))
+        self.spec = TrainStateSpec.of(init, self._sharder.mesh, objective_of(init, loader))
         self._batches = training_batches(
             loader, init.loop.global_batch_size, init.data_shuffle_seed, init.model.vocab_size
         )
@@ -113,14 +119,16 @@ class Replay:
         order: dict[str, None] = {}  # jax sorts the keys of what it returns
 
         def forward(micro: jax.Array, index: jax.Array) -> tuple[Any, jax.Array]:
-            model = nnx.merge(spec.graph, state.params)
-            keys = dropout_keys(spec, state.step, index)
+            model = spec.model(state.params, state.frozen)
+            keys = row_keys(spec, dropout_keys(spec, state.step, index))
             found, logits = {}, micro
             for name, logits in model.activations(spec.objective.inputs(micro), keys):
                 order[name] = None
                 bad = jnp.sum(~jnp.isfinite(logits))
                 found[name] = {"min": logits.min(), "max": logits.max(), "not_finite": bad}
-            losses = spec.objective.losses(logits, micro)
+            reference = reference_logits(spec, state.frozen, micro)
+            losses, _ = spec.objective.losses(logits, reference, micro)
+            losses = losses.reshape(len(micro), -1)
             learned = (losses != 0).sum(axis=-1)
             return found, losses.sum(axis=-1) / jnp.maximum(learned, 1)
 
@@ -142,7 +150,8 @@ class Replay:
     def _shown(self, sequence: np.ndarray) -> str:
         sequence = token_ids(sequence)
         if self._text:
-            return "".join(decode(part) for part in _documents(sequence))
+            rows = np.split(sequence, self.spec.objective.rows)
+            return " | ".join("".join(map(decode, _documents(row))) for row in rows)
         return " ".join(map(str, sequence[:_SHOWN_TOKENS]))
 
     def _restored(self, config: TrainerConfig, checkpoints: Path) -> TrainState:
@@ -150,12 +159,15 @@ class Replay:
             path = checkpoints / str(self.step)
             if (manifest := read_manifest(path)) is not None:
                 manifest.verify(path)
-            state, position = restore(checkpoints, self.step, self.spec.abstract)
+            state, position = restore(
+                checkpoints, self.step, self.spec.abstract, lambda: self._first(config).frozen
+            )
             self._batches.set_state(position)
             return state
-        if config.start_from is not None:
-            return state_from_other_phase(config.start_from, self.spec, lambda *_: None)
-        return self.spec.fresh()
+        return self._first(config)
+
+    def _first(self, config: TrainerConfig) -> TrainState:
+        return first_state(config.start_from, self.spec, lambda *_: None)
 
 
 def _documents(sequence: np.ndarray) -> Iterator[np.ndarray]:

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 
 from trainer import deterministic_reduction
 from trainer.mesh import batch_sharding, replicated
@@ -29,8 +28,8 @@ def train_step(
     spec: TrainStateSpec, state: TrainState, tokens: jax.Array
 ) -> tuple[TrainState, Metrics]:
     """Return the state after one more step, and the step's metrics: `loss` (nats per token),
-    `gradient_norm`, `learning_rate`, and `finite`: whether all of these are."""
-    loss, gradients = loss_and_gradients(spec, state, tokens)
+    `gradient_norm`, `learning_rate`, those of the objective, and `finite`: whether all are."""
+    (loss, measured), gradients = _differentiated(spec, state, tokens)
     rate = spec.schedule(state.step)
     updates, optimizer = spec.transformation.update(gradients, state.optimizer, state.params)
     scaled = jax.tree.map(lambda one: rate * one, updates)
@@ -39,26 +38,35 @@ def train_step(
         "loss": loss,
         "gradient_norm": optax.tree.norm(gradients),
         "learning_rate": jnp.asarray(rate),
+        **measured,
     }
     metrics["finite"] = all_finite(metrics)
-    return TrainState(state.step + 1, params, optimizer), metrics
+    return TrainState(state.step + 1, params, optimizer, state.frozen), metrics
 
 
 def loss_and_gradients(
     spec: TrainStateSpec, state: TrainState, tokens: jax.Array
 ) -> tuple[jax.Array, Params]:
     """Return the mean loss of a global batch, in nats per token, and its gradients."""
+    (loss, _), gradients = _differentiated(spec, state, tokens)
+    return loss, gradients
 
+
+def _differentiated(
+    spec: TrainStateSpec, state: TrainState, tokens: jax.Array
+) -> tuple[tuple[jax.Array, Metrics], Params]:
+    """Return the mean loss of a global batch with the metrics of the objective, and gradients."""
     scale = _scale(spec, tokens)
 
-    def differentiate(micro: jax.Array, sequence_index: jax.Array) -> tuple[jax.Array, Params]:
+    def differentiate(micro: jax.Array, sequence_index: jax.Array) -> Any:
         keys = dropout_keys(spec, state.step, sequence_index)
-        loss = jax.value_and_grad(partial(_loss, spec))
-        result: tuple[jax.Array, Params] = loss(state.params, micro, keys, scale)
-        return result
+        loss = jax.value_and_grad(partial(_loss, spec), has_aux=True)
+        return loss(state.params, state.frozen, micro, keys, scale)
 
-    zeros = jnp.float32(0), _zeros(spec, state.params)
-    result: tuple[jax.Array, Params] = _mean(spec)(differentiate, tokens, zeros)
+    nothing = jnp.float32(0), dict.fromkeys(spec.objective.metrics, jnp.float32(0))
+    zeros = nothing, _zeros(spec, state.params)
+    result: tuple[tuple[jax.Array, Metrics], Params]
+    result = _mean(spec)(differentiate, tokens, zeros)
     return result
 
 
@@ -82,7 +90,7 @@ def evaluation_loss(spec: TrainStateSpec, state: TrainState, tokens: jax.Array) 
     scale = _scale(spec, tokens)
 
     def measure(micro: jax.Array, _: jax.Array) -> jax.Array:
-        return _loss(spec, state.params, micro, None, scale)
+        return _loss(spec, state.params, state.frozen, micro, None, scale)[0]
 
     loss: jax.Array = _mean(spec)(measure, tokens, jnp.float32(0))
     return loss
@@ -91,14 +99,35 @@ def evaluation_loss(spec: TrainStateSpec, state: TrainState, tokens: jax.Array) 
 def _loss(
     spec: TrainStateSpec,
     params: Params,
+    frozen: Params,
     tokens: jax.Array,
     keys: jax.Array | None,
     scale: jax.Array | None,
-) -> jax.Array:
-    """Return the loss of a micro-batch: the mean over all its positions, times `scale`."""
-    logits = nnx.merge(spec.graph, params)(spec.objective.inputs(tokens), keys)
-    loss = jnp.mean(spec.objective.losses(logits, tokens))
-    return loss if scale is None else loss * scale
+) -> tuple[jax.Array, Metrics]:
+    """Return the loss of a micro-batch, which is the mean over all its positions, times `scale`;
+    and the means of what else the objective measures."""
+    objective = spec.objective
+    logits = spec.model(params, frozen)(objective.inputs(tokens), row_keys(spec, keys))
+    losses, measured = objective.losses(logits, reference_logits(spec, frozen, tokens), tokens)
+    loss = jnp.mean(losses)
+    metrics = {name: jnp.mean(measured[name]) for name in objective.metrics}
+    return (loss if scale is None else loss * scale), metrics
+
+
+def row_keys(spec: TrainStateSpec, keys: jax.Array | None) -> jax.Array | None:
+    """Return a PRNG key for each row that the model reads, from one per example."""
+    rows = spec.objective.rows
+    if keys is None or rows == 1:
+        return keys
+    split: jax.Array = jax.vmap(lambda key: jax.random.split(key, rows))(keys).reshape(-1)
+    return split
+
+
+def reference_logits(spec: TrainStateSpec, frozen: Params, tokens: jax.Array) -> jax.Array | None:
+    """Return the logits of the reference; None: the objective does not read it."""
+    if not spec.objective.reads_reference:
+        return None
+    return spec.reference(frozen)(spec.objective.inputs(tokens))
 
 
 def _scale(spec: TrainStateSpec, tokens: jax.Array) -> jax.Array | None:

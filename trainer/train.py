@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import jax
 
 from supervisor.config.training.layout import Rung
-from supervisor.config.training.resolved import InitConfig, StartPoint, TrainerConfig
+from supervisor.config.training.resolved import InitConfig, TrainerConfig
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
 from supervisor.protocol.fault_injection import FaultInjector
 from supervisor.protocol.messages import Stage
@@ -17,10 +16,11 @@ from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.save_request import SaveRequests
 from supervisor.protocol.simulated import HeldDevices
 from trainer import deterministic_reduction, distributed
-from trainer.checkpoint import CheckpointSaver, restore_parts
+from trainer.checkpoint import CheckpointSaver
 from trainer.checkpoint_steps import Keep, steps_in
-from trainer.config_fingerprint import fingerprint, fingerprint_across
+from trainer.config_fingerprint import fingerprint
 from trainer.evaluation import Evaluation
+from trainer.first_state import first_state
 from trainer.host_time import HostTime
 from trainer.inflight import InFlight
 from trainer.log import Warn, WorkerLog, log
@@ -118,7 +118,15 @@ def _checkpoints(init: InitConfig, warn: Warn, metrics: MetricsWriter) -> Checkp
     where = init.checkpoint
     steps, policy = steps_in(where.directory), save_policy(where, SaveRequests())
     keep = Keep(where.keep, where.keep_every, where.keep_best)
-    return CheckpointSaver(steps, keep, fingerprint(init), warn, policy, metrics.sync)
+    return CheckpointSaver(
+        steps,
+        keep,
+        fingerprint(init),
+        warn,
+        policy,
+        metrics.sync,
+        saves_frozen=where.save_frozen,
+    )
 
 
 def _is_complete(config: TrainerConfig, checkpoints: CheckpointSaver, reporter: Reporter) -> bool:
@@ -177,25 +185,14 @@ def _start(
     """Return the state to train from, and the step at which it was saved (None: a fresh state).
     Sets `batches` to the position that belongs to the state."""
     directory = config.init.checkpoint.directory
-    restored = checkpoints.restore(spec.abstract)
+    restored = checkpoints.restore(
+        spec.abstract, lambda: first_state(config.start_from, spec, warn).frozen
+    )
     if restored is not None:
         step, state, position = restored
         batches.set_state(position)
         log.info("checkpoint-restored", step=step, directory=str(directory))
         return state, step
-    if config.start_from is not None:
-        return state_from_other_phase(config.start_from, spec, warn), None
-    log.info("started-afresh", directory=str(directory))
-    return spec.fresh(), None
-
-
-def state_from_other_phase(source: StartPoint, spec: TrainStateSpec, warn: Warn) -> TrainState:
-    """Return a fresh state whose parameters (and optimizer, if `source` says so) are another
-    phase's."""
-    names = ("params",) if source.load == "params" else ("params", "optimizer")
-    wanted = {name: getattr(spec.abstract, name) for name in names}
-    shared = fingerprint_across(spec.config, source)
-    step, parts = restore_parts(source.directory, wanted, shared, warn)
-    place = str(source.directory)
-    log.info("phase-loaded", parts=", ".join(names), step=step, directory=place)
-    return replace(spec.fresh(), **parts)
+    if config.start_from is None:
+        log.info("started-afresh", directory=str(directory))
+    return first_state(config.start_from, spec, warn), None

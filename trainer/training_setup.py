@@ -26,7 +26,7 @@ from trainer.data import training_batches
 from trainer.executables import Executables
 from trainer.log import WorkerLog
 from trainer.mesh import make_mesh, require_devices
-from trainer.objective import objective_of
+from trainer.objective_choice import abstract_batch, objective_of
 from trainer.step import jit_train_step
 from trainer.train_state import TrainStateSpec
 
@@ -70,8 +70,9 @@ def set_up(
     executables = _executables(config, found, log)
     executables.begin_loading(_TRAIN_STEP)
     sharder = BatchSharder(make_mesh(found), found)
-    spec = TrainStateSpec.of(init, sharder.mesh, objective_of(loader))
-    tokens = sharder.abstract(loader.sequence_length + 1)
+    objective = objective_of(init, loader)
+    spec = TrainStateSpec.of(init, sharder.mesh, objective)
+    tokens = abstract_batch(objective, loader, sharder)
     return TrainingSetup(
         log=log,
         sharder=sharder,
@@ -93,15 +94,17 @@ def _executables(config: TrainerConfig, found: Rung, log: WorkerLog) -> Executab
     init, validation = config.init, config.fit.validation
     decides = {
         "model": init.model.model_dump(mode="json"),
+        "lora": init.lora and init.lora.model_dump(mode="json"),
+        "dpo": init.dpo and init.dpo.model_dump(mode="json"),
         "optimizer": init.optimizer.model_dump(mode="json"),
         "seed": init.seed,
         "determinism": init.determinism.model_dump(mode="json"),
         "max_steps": init.loop.max_steps,
         "rung": asdict(found),
         "train length": config.fit.train_dataloader.sequence_length,
-        "train objective": objective_of(config.fit.train_dataloader).name,
+        "train objective": objective_of(init, config.fit.train_dataloader).name,
         "evaluation length": validation and validation.dataloader.sequence_length,
-        "evaluation objective": validation and objective_of(validation.dataloader).name,
+        "evaluation objective": (validation and objective_of(init, validation.dataloader).name),
     }
     directory = os.environ.get(environment.EXECUTABLES)
     return Executables(Path(directory) if directory else None, decides, log)

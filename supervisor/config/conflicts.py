@@ -247,6 +247,7 @@ def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, s
                 f"is not an earlier phase (value {shown(start.phase)}); there is {', '.join(names)}"
             )
             yield index, ("start_from", "phase"), message
+        yield from _adapters_alone(phases, index)
         folder = phase.init.checkpoint.directory
         if folder is not None and folder in folders:
             message = (
@@ -263,3 +264,17 @@ def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, s
 def phase_name(phase: Phase, index: int) -> str:
     """Returns the name of a phase: the given one, or one made from its index."""
     return phase.name or f"phase{index + 1}"
+
+
+def _adapters_alone(phases: Sequence[Phase], index: int) -> Iterator[tuple[int, Location, str]]:
+    """Yields the problem that phase `index` starts from adapters that are saved without a base."""
+    if index == 0 or phases[index].fit is None:
+        return
+    start = phases[index].start_from
+    names = [phase_name(phase, number) for number, phase in enumerate(phases)]
+    named = start.phase if start is not None and start.phase is not None else names[index - 1]
+    source = names.index(named) if named in names else index
+    init = phases[source].init
+    if init.lora is not None and not init.checkpoint.save_frozen:
+        message = f"must be true: phase {names[index]!r} starts from this one (value false)"
+        yield source, ("init", "checkpoint", "save_frozen"), message

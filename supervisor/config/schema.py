@@ -58,9 +58,11 @@ from supervisor.config.topology import PATTERN_OF_TYPES, parse_slice
 from supervisor.config.training.sections import (
     CheckpointSchedule,
     DeterminismConfig,
+    DpoConfig,
     FitConfig,
     Load,
     LoopConfig,
+    LoraConfig,
     MetricsConfig,
     ModelConfig,
     OptimizerConfig,
@@ -72,6 +74,8 @@ TRAINER_SECTIONS = (
     "seed",
     "data_shuffle_seed",
     "model",
+    "lora",
+    "dpo",
     "optimizer",
     "loop",
     "determinism",
@@ -393,6 +397,11 @@ class Init(Section):
     """Seed of the order of the data (fit)."""
     model: ModelConfig | None = None
     """Shape of the model (fit, required)."""
+    lora: LoraConfig | None = None
+    """Train low-rank adapters in place of the model's weights (fit). Default: all weights are
+    trained."""
+    dpo: DpoConfig | None = None
+    """How preferences are learned (fit, with `chosen_field`). Default: its defaults."""
     optimizer: OptimizerConfig | None = None
     """Optimizer and learning rate (fit, required)."""
     loop: LoopConfig | None = None

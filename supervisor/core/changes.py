@@ -18,11 +18,16 @@ from supervisor.core.state import JobState
 
 _UNUSABLE_CHECKPOINT: tuple[Location, ...] = (
     ("init", "model"),
+    ("init", "lora"),
     ("init", "optimizer", "name"),
     ("init", "determinism", "elastic"),
     ("start_from",),
 )
+_UNUSABLE_WITHOUT_FROZEN: tuple[Location, ...] = (("init", "seed"),)
+"""Where checkpoints do not hold the frozen weights, and these are not another phase's."""
 _UNUSABLE_IF_BITWISE: tuple[Location, ...] = (("init", "loop", "micro_batch_size"),)
+_UNUSABLE_IF_GIVEN: tuple[Location, ...] = (("fit", "train_dataloader", "chosen_field"),)
+"""With this key the checkpoints of the phase hold more than without it, whatever its value."""
 _COMPUTES_NOTHING: tuple[Location, ...] = (
     ("init", "autorestart"),
     ("init", "devices"),
@@ -53,6 +58,8 @@ class Change:
     new: Any
     is_bitwise: bool = False
     """Whether the phase is to give the same bits on every rung."""
+    remakes_frozen: bool = False
+    """Whether a restart of the phase makes its frozen weights again, from the seed."""
 
     def __str__(self) -> str:
         old, new = ("(not set)" if side is None else side for side in self.sides)
@@ -87,10 +94,20 @@ def changes(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> lis
         before, after = then["trainer"], now["trainer"]
         before = _moved(before, before["init"]["model_dir"], after["init"]["model_dir"])
         is_bitwise = before["init"].get("determinism", {}).get("elastic") == "bitwise"
+        remakes_frozen = _remakes_frozen(before)
         found += [
-            Change(phase, *different, is_bitwise) for different in _different(before, after, ())
+            Change(phase, *different, is_bitwise, remakes_frozen)
+            for different in _different(before, after, ())
         ]
     return found
+
+
+def _remakes_frozen(phase: dict[str, Any]) -> bool:
+    """Whether a restart of `phase` makes its frozen weights again, from the seed."""
+    init = phase["init"]
+    if init.get("checkpoint", {}).get("save_frozen", True) or "start_from" in phase:
+        return False
+    return "lora" in init or "chosen_field" in phase["fit"]["train_dataloader"]
 
 
 def _moved(value: Any, old: str, new: str) -> Any:
@@ -149,7 +166,10 @@ def _makes_unusable(change: Change) -> bool:
     """Whether the change makes the checkpoints of its phase unusable."""
     was_known = change.old is not _ABSENT  # older versions did not resolve the micro-batch
     spoils_bits = change.is_bitwise and was_known and _under(change.key, _UNUSABLE_IF_BITWISE)
-    return spoils_bits or _under(change.key, _UNUSABLE_CHECKPOINT)
+    spoils_base = change.remakes_frozen and _under(change.key, _UNUSABLE_WITHOUT_FROZEN)
+    if _ABSENT in (change.old, change.new) and change.key in _UNUSABLE_IF_GIVEN:
+        return True
+    return spoils_bits or spoils_base or _under(change.key, _UNUSABLE_CHECKPOINT)
 
 
 _REMEDY = "take it back, or use another model_dir"

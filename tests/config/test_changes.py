@@ -160,6 +160,11 @@ def test_a_moved_model_dir_is_no_change_of_a_list_either() -> None:
         (RUNNING, 1, "init.optimizer.name", "sgd", "checkpoint of step 40 does not fit it"),
         (RUNNING, 1, "init.determinism.elastic", "bitwise", "checkpoint of step 40 does not fit"),
         (RUNNING, 1, "start_from.load", "all", "checkpoint of step 40 does not fit it"),
+        (RUNNING, 1, "init.lora", {"rank": 2}, "checkpoint of step 40 does not fit it"),
+        (RUNNING, 1, "init.checkpoint.save_frozen", False, None),
+        (RUNNING, 1, "init.dpo", {"beta": 0.2}, None),
+        (RUNNING, 1, "fit.train_dataloader.completion_field", "answer", None),
+        (RUNNING, 1, "fit.train_dataloader.chosen_field", "good", "checkpoint of step 40 does"),
         (RUNNING, 1, "init.optimizer.lr", 1.0, None),
         (RUNNING, 1, "init.seed", 1, None),
         (RUNNING, 1, "init.loop.max_steps", 50, None),
@@ -209,6 +214,20 @@ def test_what_is_refused(
         assert where == index
         assert text.startswith(f"trainer[{index}].{path}")
         assert message in text
+
+
+@pytest.mark.parametrize("save_frozen", [True, False])
+def test_the_seed_of_a_base_that_is_not_saved_may_not_change(save_frozen: bool) -> None:
+    before = changed(1, "init.lora", {"rank": 2, "alpha": 2.0})
+    del before[1]["trainer"]["start_from"]
+    before[1]["trainer"]["init"]["checkpoint"]["save_frozen"] = save_frozen
+    after = deepcopy(before)
+    after[1]["trainer"]["init"]["seed"] = 1
+    found = list(refused(RUNNING, changes(before, after), 3, once=True))
+    assert len(found) == (0 if save_frozen else 1)
+    after[1]["trainer"]["init"]["lora"]["rank"] = 3
+    texts = [text for _, text in refused(RUNNING, changes(before, after), 3, once=True)]
+    assert any(text.startswith("trainer[1].init.lora.rank: 2 -> 3: the check") for text in texts)
 
 
 def test_a_phase_that_is_to_go_further_may_change_as_one_that_runs() -> None:

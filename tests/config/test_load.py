@@ -433,6 +433,14 @@ MISTAKES = [
         PHASES.replace("{model_dir: runs/x,", "{model_dir: runs/x, checkpoint: {directory: c},"),
         "c.yaml:8: trainer[1].trainer.init.checkpoint.directory: is also the directory of another",
     ),
+    (
+        PHASES.replace(
+            "{model_dir: runs/x,",
+            "{model_dir: runs/x, lora: {rank: 2}, checkpoint: {save_frozen: false},",
+            1,
+        ),
+        "trainer[0].trainer.init.checkpoint.save_frozen: must be true: phase 'second' starts from",
+    ),
     # --- exit codes
     (COMMAND + "exit_codes: slurm", "c.yaml:7: exit_codes: is neither a preset (xpk) nor a map"),
     (COMMAND + "exit_codes: {1: 300}", 'a map of exit codes (value {"1": 300})'),

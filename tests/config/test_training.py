@@ -280,3 +280,51 @@ def test_the_check_has_a_bounded_answer_to_anything(value: Any) -> None:
     for key in keys:
         found = _checked(_with(key, value), 4)
         assert sum(len(told) for _, told in found.problems) < 8000
+
+
+def test_adapters_must_be_somewhere_and_start_from_weights_alone() -> None:
+    ((where, message),) = _problems("init.lora", {"rank": 2, "pattern": "blocks.[34]"})
+    assert where == "init.lora.pattern"
+    assert 'is found in no linear layer\'s path (value "blocks.[34]"); there are bl' in message
+    ((where, message),) = _problems("init.lora", {"rank": 2, "pattern": "*"})
+    assert where == "init.lora.pattern"
+    assert "is not a regular expression of Python: nothing to repeat" in message
+    mapping = _with("init.lora", {"rank": 2})
+    mapping["trainer"]["start_from"] = {"directory": "/x", "load": "all"}
+    ((where_, message),) = _checked(mapping).problems
+    assert where_ == ("start_from", "load")
+    assert message.startswith(
+        "is all, but the optimizer of another phase does not fit the adapters"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "told"),
+    [
+        ({"rejected_field": None}, "chosen_field", "needs rejected_field: a pair has both"),
+        ({"chosen_field": None}, "rejected_field", "needs chosen_field: a pair has both"),
+        ({"completion_field": "good"}, "completion_field", "is given beside chosen_field"),
+        ({"tokens_field": "ids"}, "tokens_field", "is given beside chosen_field"),
+        ({"rejected_field": "good"}, "paths", "hold the same text, so neither is to be preferred"),
+    ],
+)
+def test_a_pair_has_both_completions(
+    tmp_path: Path, changes: dict[str, str | None], key: str, told: str
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"good": "4", "bad": "5"}\n')
+    loader = {"paths": str(data), "chosen_field": "good", "rejected_field": "bad"}
+    assert not _checked(_with("fit.train_dataloader", loader)).problems
+    ((where, message),) = _checked(_with("fit.train_dataloader", loader | changes)).problems
+    assert where[-1] == key
+    assert told in message
+
+
+def test_what_needs_a_reference_needs_pairs_to_train_on(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"good": "4", "bad": "5"}\n')
+    loader = {"paths": str(data), "chosen_field": "good", "rejected_field": "bad"}
+    ((where, _),) = _checked(_with("fit.validation.dataloader", loader)).problems
+    assert where == ("fit", "validation", "dataloader", "chosen_field")
+    ((where, _),) = _checked(_with("init.dpo", {"beta": 0.2})).problems
+    assert where == ("init", "dpo")

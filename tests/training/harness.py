@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 
 from supervisor.config.training.layout import Rung
-from supervisor.config.training.resolved import InitConfig, parse
+from supervisor.config.training.resolved import InitConfig, TrainerConfig, parse
 from supervisor.protocol.environment import without_supervisor_variables
 from supervisor.protocol.failure_record import FailureRecord, parse_failure_record
 from supervisor.protocol.location import Uri
@@ -28,6 +28,8 @@ from tests.training.configs import tiny as tiny
 from trainer.bucket_paths import path_of
 from trainer.checkpoint import restore
 from trainer.mesh import make_mesh
+from trainer.objective import Objective
+from trainer.objective_choice import objective_of
 from trainer.slots import HEADER, Slots
 from trainer.train_state import TrainState, TrainStateSpec
 
@@ -35,9 +37,16 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 
 
-def spec(init: InitConfig, num_devices: int = 1, fsdp: int = 1) -> TrainStateSpec:
+def spec(
+    init: InitConfig, num_devices: int = 1, fsdp: int = 1, objective: Objective | None = None
+) -> TrainStateSpec:
     rung = Rung(num_devices, num_devices // fsdp, fsdp, per_device_batch=1, accumulation=1)
-    return TrainStateSpec.of(init, make_mesh(rung))
+    return TrainStateSpec.of(init, make_mesh(rung), objective)
+
+
+def spec_of(config: TrainerConfig) -> TrainStateSpec:
+    """The spec on one device of training what `config` says."""
+    return spec(config.init, objective=objective_of(config.init, config.fit.train_dataloader))
 
 
 def final_state(job: Mapping, model_dir: Path | Uri, step: int = 17) -> TrainState:
@@ -45,8 +54,8 @@ def final_state(job: Mapping, model_dir: Path | Uri, step: int = 17) -> TrainSta
     place = model_dir / "checkpoints"
     init = dict(job["trainer"]["init"])
     init["checkpoint"] = {**init["checkpoint"], "directory": str(place)}
-    parsed = parse({"trainer": {**job["trainer"], "init": init}}).init
-    return restore(path_of(place), step, spec(parsed).abstract)[0]
+    plan = spec_of(parse({"trainer": {**job["trainer"], "init": init}}))
+    return restore(path_of(place), step, plan.abstract, lambda: plan.fresh().frozen)[0]
 
 
 def assert_same_bits(one: Any, other: Any) -> None:
@@ -117,8 +126,8 @@ class Trainer:
 
     def state(self, step: int) -> TrainState:
         """The state saved at `step`."""
-        init = parse(self.mapping).init
-        return restore(self.checkpoints, step, spec(init).abstract)[0]
+        plan = spec_of(parse(self.mapping))
+        return restore(self.checkpoints, step, plan.abstract, lambda: plan.fresh().frozen)[0]
 
     def failure(self) -> FailureRecord:
         return parse_failure_record((self.folder / "failure.json").read_bytes())

@@ -114,7 +114,7 @@ def test_the_loss_is_the_mean_over_what_is_learned() -> None:
 
     tokens = batch()
     logits = nnx.merge(spec.graph, spec.fresh().params)(token_ids(tokens)[:, :-1])
-    losses = NextToken().losses(logits, token_ids(tokens))
+    losses, _ = NextToken().losses(logits, None, token_ids(tokens))
     expected = np.asarray(losses)[tokens[:, 1:] >= 0].mean()
     loss, _ = gradients(rung)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)

@@ -11,7 +11,8 @@ import pytest
 from flax import nnx
 
 from supervisor.config.training.sections import ModelConfig
-from trainer.model import Decoder, drop, fold, rotate
+from trainer.layers import drop, fold
+from trainer.model import Decoder, rotate
 
 
 def _model(**changes: Any) -> Decoder:

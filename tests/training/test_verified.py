@@ -225,4 +225,8 @@ def test_a_phase_may_use_parameters_in_another_way() -> None:
         "optimizer.name",
         "determinism.elastic",
         "loop.micro_batch_size",
+        "lora.rank",
+        "lora.alpha",
+        "lora.dropout",
+        "lora.pattern",
     }

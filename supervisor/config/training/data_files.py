@@ -44,6 +44,8 @@ def check_first_records(config: DataloaderConfig, vocab_size: int) -> None:
             record, where = parse_record(line, f"{file}:1"), f"{file}:1"
             if config.tokens_field is not None:
                 tokens_of(record, config.tokens_field, vocab_size, where)
+            elif config.chosen_field is not None:
+                pair_of(record, config, where)
             elif config.completion_field is not None:
                 completion_of(record, config, where)
             else:
@@ -95,16 +97,43 @@ def completion_of(record: dict[str, Any], config: DataloaderConfig, where: str) 
         DataError: one of them has no text, or the completion is empty.
     """
     assert config.completion_field is not None
-    prompt = ""
-    if config.prompt_field is not None:
-        prompt = text_of(record, config.prompt_field, where, "prompt_field")
-    completion = text_of(record, config.completion_field, where, "completion_field")
+    completion = _learned(record, config.completion_field, where, "completion_field")
+    return _prompt(record, config, where), completion
+
+
+def pair_of(record: dict[str, Any], config: DataloaderConfig, where: str) -> tuple[str, str, str]:
+    """Returns the prompt of `record`, the chosen completion and the rejected one; the prompt is
+    empty if the config names none.
+
+    Raises:
+        DataError: one of them has no text, a completion is empty, or both are the same.
+    """
+    assert config.chosen_field is not None
+    assert config.rejected_field is not None
+    chosen = _learned(record, config.chosen_field, where, "chosen_field")
+    rejected = _learned(record, config.rejected_field, where, "rejected_field")
+    if chosen == rejected:
+        raise DataError(
+            f"{where}: the fields {config.chosen_field!r} and {config.rejected_field!r} hold the "
+            "same text, so neither is to be preferred: remove the record, or mend it"
+        )
+    return _prompt(record, config, where), chosen, rejected
+
+
+def _prompt(record: dict[str, Any], config: DataloaderConfig, where: str) -> str:
+    if config.prompt_field is None:
+        return ""
+    return text_of(record, config.prompt_field, where, "prompt_field")
+
+
+def _learned(record: dict[str, Any], field: str, where: str, key: str) -> str:
+    completion = text_of(record, field, where, key)
     if not completion:
         raise DataError(
-            f"{where}: the completion in the field {config.completion_field!r} is empty, so there "
+            f"{where}: the completion in the field {field!r} is empty, so there "
             "is nothing to learn: remove the record, or mend it"
         )
-    return prompt, completion
+    return completion
 
 
 def tokens_of(record: dict[str, Any], field: str, vocab_size: int, where: str) -> list[int]:

@@ -15,15 +15,18 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, Val
 
 from supervisor.config.problems import ConfigError, Location, Problem, key_path, shown
 from supervisor.config.training.data_files import matching_files
+from supervisor.config.training.linear_layers import adapted_layers, linear_layers
 from supervisor.config.training.sections import (
     VOCABULARY_SIZE,
     CheckpointSchedule,
     DataloaderConfig,
     DeterminismConfig,
+    DpoConfig,
     Elasticity,
     FitConfig,
     Load,
     LoopConfig,
+    LoraConfig,
     MetricsConfig,
     ModelConfig,
     OptimizerConfig,
@@ -81,6 +84,8 @@ class InitConfig(_Shared):
     seed: Seed = 0
     data_shuffle_seed: Seed = 1
     model: ModelConfig
+    lora: LoraConfig | None = None
+    dpo: DpoConfig | None = None
     optimizer: OptimizerConfig
     loop: LoopConfig
     checkpoint: CheckpointConfig
@@ -176,10 +181,46 @@ def _contradictions(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
             ("init", "checkpoint", "keep_best"),
             "needs fit.validation, which measures what is best (value true)",
         )
+    yield from _lora_problems(config)
     yield from _unusable_directory(init.checkpoint.directory)
+    yield from _preference_problems(config)
     yield from _loader_problems(config.fit.train_dataloader, "train_dataloader")
     if config.fit.validation is not None:
         yield from _loader_problems(config.fit.validation.dataloader, "validation", "dataloader")
+
+
+def _lora_problems(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
+    lora, model = config.init.lora, config.init.model
+    if lora is None:
+        return
+    if not adapted_layers(model, lora):
+        yield (
+            ("init", "lora", "pattern"),
+            f"is found in no linear layer's path (value {shown(lora.pattern)}); there are "
+            f"{', '.join(linear_layers(model.model_copy(update={'num_layers': 1})))}",
+        )
+    if config.start_from is not None and config.start_from.load is Load.ALL:
+        yield (
+            ("start_from", "load"),
+            "is all, but the optimizer of another phase does not fit the adapters of init.lora, "
+            "which are new: use params",
+        )
+
+
+def _preference_problems(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
+    validation = config.fit.validation
+    if config.fit.train_dataloader.chosen_field is not None:
+        return
+    if config.init.dpo is not None:
+        yield (
+            ("init", "dpo"),
+            "is for learning preferences: it needs fit.train_dataloader.chosen_field",
+        )
+    if validation is not None and validation.dataloader.chosen_field is not None:
+        yield (
+            ("fit", "validation", "dataloader", "chosen_field"),
+            "needs fit.train_dataloader.chosen_field, too: only then there is a reference",
+        )
 
 
 def _reads_text(fit: FitConfig) -> bool:
@@ -199,15 +240,26 @@ def _unusable_directory(directory: Path | Uri) -> Iterator[tuple[Location, str]]
 
 def _loader_problems(loader: DataloaderConfig, *section: str) -> Iterator[tuple[Location, str]]:
     where = ("fit", *section)
-    if loader.completion_field is None and loader.prompt_field is not None:
+    learned = loader.completion_field or loader.chosen_field
+    if learned is None and loader.prompt_field is not None:
         yield (
             (*where, "prompt_field"),
-            "needs completion_field, which names what is learned after the prompt",
+            "needs completion_field or chosen_field, which names what is learned after the prompt",
         )
-    if loader.completion_field is not None and loader.tokens_field is not None:
+    if learned is not None and loader.tokens_field is not None:
+        given = "completion_field" if loader.completion_field is not None else "chosen_field"
         yield (
             (*where, "tokens_field"),
-            "is given beside completion_field: the records hold either token ids or texts",
+            f"is given beside {given}: the records hold either token ids or texts",
+        )
+    if (loader.chosen_field is None) != (loader.rejected_field is None):
+        lacking = "chosen_field" if loader.chosen_field is None else "rejected_field"
+        given = "rejected_field" if loader.chosen_field is None else "chosen_field"
+        yield (*where, given), f"needs {lacking}: a pair has both completions"
+    if loader.chosen_field is not None and loader.completion_field is not None:
+        yield (
+            (*where, "completion_field"),
+            "is given beside chosen_field: the records hold either one completion or a pair",
         )
     yield from _unmatched(loader, *section)
 

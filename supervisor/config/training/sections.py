@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    WithJsonSchema,
+)
 
 from supervisor.config.quantities import POSITIVE_DURATION_SCHEMA, parse_duration
 
@@ -96,6 +105,42 @@ def _mlp_size(hidden_size: int) -> int:
     """Returns 8/3 of `hidden_size`, rounded up to a multiple of 32: three matrices of this width
     have as many weights as the usual two of 4 x hidden_size."""
     return -(-8 * hidden_size // 3 // 32) * 32
+
+
+def _regular_expression(value: str) -> str:
+    try:
+        re.compile(value)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is not a regular expression of Python: {error}") from None
+    return value
+
+
+class LoraConfig(TrainingSection):
+    """Low-rank adapters (Hu et al., 2021): the weights of the model are frozen, and small ones that
+    are added to linear layers are trained."""
+
+    rank: Count
+    """Inner dimension of each adapter."""
+    alpha: Positive = Field(default_factory=lambda data: float(data.get("rank", 1)))
+    """What an adapter adds is multiplied by alpha / rank. Default: rank."""
+    dropout: Fraction = 0.0
+    """Share of an adapter's inputs that dropout sets to zero in training."""
+    pattern: Annotated[str, AfterValidator(_regular_expression)] = r"^blocks\."
+    """Regular expression of Python: each linear layer in whose path it is found gets an adapter.
+    The paths are `blocks.N.attention.query`, `.key`, `.value`, `.output`, `blocks.N.mlp.gate`,
+    `.up`, `.down`, and `head` unless embeddings are tied. The default is all but `head`."""
+
+    @property
+    def scale(self) -> float:
+        """The factor of what an adapter adds."""
+        return self.alpha / self.rank
+
+
+class DpoConfig(TrainingSection):
+    """Learning from preferences (DPO; Rafailov et al., 2023), for data with `chosen_field`."""
+
+    beta: Positive = 0.1
+    """How strongly the model is held to its reference, the model as it was at step 0."""
 
 
 class _Optimizer(TrainingSection):
@@ -207,6 +252,10 @@ class CheckpointSchedule(TrainingSection):
     keep_best: bool = False
     """Whether the checkpoint with the lowest validation loss is kept, too. Only a step that is both
     validated and saved can be it. Not for a command."""
+    save_frozen: bool = True
+    """Whether a checkpoint also holds the weights that training only reads: the base below `lora`,
+    and the reference of DPO. If not, a restart makes them again, from `start_from` or the seed, and
+    refuses them if they are not the same. Not for a command."""
     snapshot: SnapshotConfig | None = None
     """Snapshots in memory. Default: none."""
 
@@ -230,16 +279,24 @@ class DataloaderConfig(TrainingSection):
     are then JSONL whatever their suffix. An id outside model.vocab_size ends the job. Default: the
     data is text."""
     prompt_field: str | None = None
-    """Field of a JSONL record that holds a prompt, where `completion_field` is given: it is read,
-    but not learned. Default: the records have none."""
+    """Field of a JSONL record that holds a prompt, where `completion_field` or `chosen_field` is
+    given: it is read, but not learned. Default: the records have none."""
     completion_field: str | None = None
     """Field of a JSONL record that holds a completion: only its text, and the end of the document
     after it, are learned. It takes the place of text_field. Default: all text is learned."""
 
+    chosen_field: str | None = None
+    """Field of a JSONL record that holds the better of two completions, to learn preferences (DPO):
+    each record is a pair. Default: the records are no pairs."""
+    rejected_field: str | None = None
+    """Field of a JSONL record that holds the worse of two completions, beside `chosen_field`.
+    Default: the records are no pairs."""
+
     @property
     def reads_records(self) -> bool:
         """Whether each file is JSONL, whatever its suffix."""
-        return self.tokens_field is not None or self.completion_field is not None
+        fields = (self.tokens_field, self.completion_field, self.chosen_field)
+        return any(field is not None for field in fields)
 
 
 class ValidationConfig(TrainingSection):
