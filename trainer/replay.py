@@ -17,6 +17,7 @@ import pdb  # noqa: T100  # `--pdb`
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,8 @@ def _norms_by_layer(gradients: Any) -> Iterator[tuple[str, float]]:
 
 def _run(config: TrainerConfig, checkpoints: Path, begin: int, last: int, *, debugs: bool) -> None:
     deterministic_reduction.same_threads(config.init)
-    replay = Replay(config, checkpoints, begin, Adjustments.from_environment())
+    with redirect_stdout(sys.stderr):  # the log of the trainer is none of what we tell
+        replay = Replay(config, checkpoints, begin, Adjustments.from_environment())
     while replay.step < last - 1:
         _tell(replay.advance(replay.next_batch()))
     batch = replay.next_batch()

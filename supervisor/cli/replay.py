@@ -53,6 +53,11 @@ class Span:
     """The step to look into."""
 
 
+_AS_A_ONE_PHASE_JOB = ("trainer.start_from=null",)
+"""params.yaml has a phase alone, with the checkpoints that it starts from in place of the phase's
+name. Only the replay itself reads those."""
+
+
 def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
     parser = commands.add_parser(
@@ -138,9 +143,9 @@ def _compare(options: Namespace) -> None:
             print_line(f"  {line}")
 
 
-def _measured(model_dir: Path) -> list[dict[str, Any]]:
-    """Returns the steps of the job in `model_dir`, of its last phase. A line that is no record is
-    left out: a job that runs has half of one at the end now and then.
+def _measured(model_dir: Path, phase: str | None = None) -> list[dict[str, Any]]:
+    """Returns the steps of a phase of the job in `model_dir`, by default of its last one. A line
+    that is no record is left out: a job that runs has half of one at the end now and then.
 
     Raises:
         OSError: it has no metrics, or they cannot be read.
@@ -148,7 +153,7 @@ def _measured(model_dir: Path) -> list[dict[str, Any]]:
     path = model_dir / metrics_file.NAME
     lines = reading.read(path, _MAX_METRICS, below=model_dir).splitlines()
     records = list(filter(_is_record, (_parsed(line, path) for line in lines)))
-    phase = records[-1]["phase"] if records else None
+    phase = phase or (records[-1]["phase"] if records else None)
     steps = [each for each in records if each["phase"] == phase and not _is_evaluation(each)]
     if not steps:
         raise UnreadableError(path, "has no steps", "give the model_dir of a job of our trainer")
@@ -195,7 +200,7 @@ def _replay(options: Namespace) -> int:
         return code if code == ExitCode.CANNOT_WRITE else 0
     done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, check=False)
     told = [reading.parse_object(line, "the replay") for line in done.stdout.splitlines()]
-    recorded = {each["step"]: each for each in _measured_or_none(place)}
+    recorded = {each["step"]: each for each in _measured_or_none(place, launch.plan.name)}
     if options.json:
         print(json.dumps({"v": 1, "begin": wanted.begin, "code": done.returncode, "told": told}))
     else:
@@ -303,7 +308,7 @@ def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
     start = starts[-1]
     params = place / start.directory / "params.yaml"
     reading.open_file(params, below=place).close()  # a config that a person names may be a FIFO
-    prepared: Prepared = prepare(params, ())
+    prepared: Prepared = prepare(params, _AS_A_ONE_PHASE_JOB)
     plan = prepared.plans[0]
     if plan.is_command:
         raise ValueError(
@@ -350,8 +355,8 @@ def _environment(launch: Launch) -> dict[str, str]:
     return {**env, **launch.adjustments.to_environment()}
 
 
-def _measured_or_none(place: Path) -> list[dict[str, Any]]:
+def _measured_or_none(place: Path, phase: str) -> list[dict[str, Any]]:
     try:
-        return _measured(place)
+        return _measured(place, phase)
     except OSError:
         return []

@@ -124,8 +124,9 @@ def _of_python(argv: Sequence[str], interpreter: int) -> NamedProgram:
                 index += place == len(option) - 1  # the value is the next word
                 if index >= len(argv):
                     break
-                module = argv[index] if argv[index] != option else option[place + 1 :]
-                name = module if letter == "m" else PurePosixPath(argv[interpreter]).name
+                is_here = place < len(option) - 1  # as in -mtrainer
+                module = option[place + 1 :] if is_here else argv[index]
+                name = module if letter == "m" and module else PurePosixPath(argv[interpreter]).name
                 return NamedProgram(name, index, is_script=False)
             if letter in PYTHON_OPTIONS_WITH_VALUE:
                 index += place == len(option) - 1

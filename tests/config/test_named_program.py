@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisor.config.named_program import assignments, named_program, with_shell_words
@@ -80,6 +80,7 @@ WORDS = st.sampled_from([*LAUNCHERS, *OTHERS])
 
 
 @given(st.lists(WORDS, min_size=1, max_size=8))
+@example(["python", "-m", "-m"])
 def test_any_words_have_a_program_among_them(argv: list[str]) -> None:
     found = named_program(argv)
     assert 0 <= found.index < len(argv)

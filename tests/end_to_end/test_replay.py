@@ -109,6 +109,19 @@ def test_a_step_is_computed_again_to_the_bit(
     assert "no difference: all steps up to 17" in same.stdout
 
 
+def test_each_phase_is_computed_again_from_where_it_started(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+) -> None:
+    phase = config(model_dir, max_steps=3)["trainer"]
+    job = {"trainer": [{"trainer": {**phase, "name": name}} for name in ("first", "second")]}
+    assert supervise(job, env=cache).code == 0
+    for attempt in ("1", "2"):
+        done = replay(cache, model_dir, "--step", "2", "--attempt", attempt)
+        assert done.returncode == 0, done.stderr
+        _, *lines = done.stdout.splitlines()
+        assert [line.endswith("(as recorded)") for line in lines[:2]] == [True, True], done.stdout
+
+
 def test_ctrl_c_is_for_the_debugger(
     supervise: Supervise, model_dir: Path, cache: dict[str, str]
 ) -> None:
