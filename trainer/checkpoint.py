@@ -109,8 +109,6 @@ class CheckpointSaver:
         upper bound of how long the save took."""
         self._began = 0.0
         self._saving: int | None = None
-        self._loss: float | None = None
-        """The validation loss of the step that is being saved; None: it has none."""
         self._recording: Thread | None = None
         self._fence = Fence.from_environment()
         self._fenced: FencedError | None = None
@@ -155,7 +153,7 @@ class CheckpointSaver:
         self.wait_for_manifest()
         if distributed.is_first():  # Orbax has the others wait for it before they write
             self._allow(f"the save of step {step}")
-            self._steps.begin(step, self._warn)
+            self._steps.begin(step, self._warn, loss)
         self._began = time.monotonic()
         self._manager.save(
             step,
@@ -166,7 +164,7 @@ class CheckpointSaver:
             ),
             force=True,
         )
-        self._saving, self._loss = step, loss
+        self._saving = step
 
     def newest(self) -> int | None:
         """Return the newest committed step; None: there is none."""
@@ -194,8 +192,7 @@ class CheckpointSaver:
         step, self._saving = self._saving, None
         self.last_save_seconds = time.monotonic() - self._began
         if distributed.is_first():  # to it, a step is committed once all have written their parts
-            what = (step, self._loss)
-            self._recording = Thread(target=self._record, args=what, name="manifest")
+            self._recording = Thread(target=self._record, args=(step,), name="manifest")
             self._recording.start()
         return step
 
@@ -250,7 +247,7 @@ class CheckpointSaver:
         if self._fence is not None:
             self._fence.check(what)
 
-    def _record(self, step: int, loss: float | None) -> None:
+    def _record(self, step: int) -> None:
         versions = {"jax": jax.__version__, "orbax": ocp.__version__}
         try:
             write_manifest(self._steps.directory / str(step), self._fingerprint, versions)
@@ -259,8 +256,6 @@ class CheckpointSaver:
             self._warn(text, NoticeCode.MANIFEST_NOT_WRITTEN, step)
         try:
             self._steps.mark_committed(step)
-            if loss is not None:
-                self._steps.rate(step, loss)
             self._steps.evict(self._keep, self._allow, self._warn)
         except FencedError as error:
             self._fenced = error

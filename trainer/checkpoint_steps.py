@@ -96,8 +96,9 @@ class CheckpointSteps(Protocol):
         """
         ...
 
-    def begin(self, step: int, warn: Warn) -> None:
-        """Record durably that `step` is about to be saved, and clear its names.
+    def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
+        """Record durably that `step` is about to be saved, and its validation loss, and clear its
+        names. `loss` is None if the step was not validated.
 
         Raises:
             UnmarkedCheckpointError: something has the step's name and cannot be moved.
@@ -109,20 +110,12 @@ class CheckpointSteps(Protocol):
         ...
 
     def mark_committed(self, step: int) -> None:
-        """Record that `step` was committed."""
+        """Record that `step`, whose save began last, was committed, and its validation loss."""
         ...
 
     def evict(self, keep: Keep, allow: Callable[[str], None], warn: Warn) -> None:
         """Remove this job's steps that `keep` and the pin do not spare, the oldest first. `allow`
         is called before each, with a description, and raises to refuse."""
-        ...
-
-    def rate(self, step: int, loss: float) -> None:
-        """Record the validation loss of the committed `step`.
-
-        Raises:
-            OSError: this cannot be recorded.
-        """
         ...
 
     def pin(self, step: int) -> None:
@@ -212,7 +205,7 @@ def forget(ledger: Ledger) -> None:
     """Record in the ledger that no save and no removal of an earlier process is going on."""
     if ledger.entries.saving is not None or ledger.entries.evicting:
         with ledger.change() as entries:
-            entries.saving = None
+            entries.saving = entries.loss = None
             entries.evicting.clear()
 
 
@@ -333,11 +326,11 @@ class RenamedSteps:
         saving = self._ledger.entries.saving
         return None if saving is None else f"{saving}{TEMPORARY}"
 
-    def begin(self, step: int, warn: Warn) -> None:
+    def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
         """See `CheckpointSteps`."""
         for name in (f"{step}{TEMPORARY}", f"{step}"):
             self._move_away(name, warn)
-        self._ledger.begin(step)
+        self._ledger.begin(step, loss)
 
     def clear_final_name(self, step: int, warn: Warn) -> None:
         """See `CheckpointSteps`."""
@@ -346,10 +339,6 @@ class RenamedSteps:
     def mark_committed(self, step: int) -> None:
         """See `CheckpointSteps`."""
         self._ledger.mark_committed(step)
-
-    def rate(self, step: int, loss: float) -> None:
-        """See `CheckpointSteps`."""
-        self._ledger.rate(step, loss)
 
     def pin(self, step: int) -> None:
         """See `CheckpointSteps`."""

@@ -41,6 +41,8 @@ class Entries:
 
     saving: int | None = None
     """The step whose save has begun, and is not known to be committed."""
+    loss: float | None = None
+    """The validation loss of that step; None: it was not validated."""
     committed: dict[int, int] = field(default_factory=dict)
     """Time of commit by step (ns since the epoch, from its metadata), without evicted ones."""
     evicting: set[str] = field(default_factory=set)
@@ -53,6 +55,12 @@ class Entries:
     best: tuple[int, float] | None = None
     """The committed step with the lowest validation loss, and that loss; None: none was
     validated."""
+
+    def is_best(self, loss: float) -> bool:
+        """Whether `loss` is a number, and lower than that of the best step that is still there."""
+        if self.best is None or self.best[0] not in self.committed:
+            return isfinite(loss)
+        return isfinite(loss) and loss < self.best[1]
 
 
 class Ledger:
@@ -100,35 +108,29 @@ class Ledger:
             yield self.entries
             files_in(self._directory).replace(self._name, _encoded(self.entries))
 
-    def begin(self, step: int) -> None:
-        """Record that the save of `step` begins; errors as `change`."""
+    def begin(self, step: int, loss: float | None) -> None:
+        """Record that the save of `step` begins, and its validation loss: a kill just after the
+        commit must not lose it. Errors as `change`."""
         with self.change() as entries:
-            entries.saving = step
+            entries.saving, entries.loss = step, loss
             entries.committed.pop(step, None)
 
     def mark_committed(self, step: int) -> None:
-        """Record that the save of `step` is over, and its time of commit; errors as `change`."""
+        """Record that the save of `step` is over, its time of commit, and whether it is the best;
+        errors as `change`."""
         at = committed_at(self._directory / f"{step}")
         with self.change() as entries:
-            entries.saving = None
+            loss, entries.saving, entries.loss = entries.loss, None, None
             if at is not None:
                 entries.committed[step] = at
+                if loss is not None and entries.is_best(loss):
+                    entries.best = step, loss
 
     def pin(self, step: int) -> None:
         """Record that `step` is kept until another one is pinned; errors as `change`."""
         if self.entries.pinned != step:
             with self.change() as entries:
                 entries.pinned = step
-
-    def rate(self, step: int, loss: float) -> None:
-        """Record the validation loss of the committed `step`, if it is a number and the lowest of
-        those that are still there; errors as `change`."""
-        best = self.entries.best
-        if not isfinite(loss):
-            return
-        if best is None or best[0] not in self.entries.committed or loss < best[1]:
-            with self.change() as entries:
-                entries.best = step, loss
 
     def owns(self, step: int, path: Path) -> bool:
         """Whether the committed step in `path` is the one that this job committed.
@@ -156,6 +158,7 @@ def _parsed(data: bytes, name: str) -> Entries:
         saving = body["saving"]
         return Entries(
             None if saving is None else int(saving),
+            None if body.get("loss") is None else float(body["loss"]),
             {int(step): int(at) for step, at in body["committed"].items()},
             {str(one) for one in body["evicting"]},
             {str(one) for one in body["told"]},
@@ -169,6 +172,7 @@ def _parsed(data: bytes, name: str) -> Entries:
 def _encoded(entries: Entries) -> bytes:
     body: dict[str, Any] = {
         "saving": entries.saving,
+        "loss": entries.loss,
         "committed": {str(step): at for step, at in sorted(entries.committed.items())},
         "evicting": sorted(entries.evicting),
         "told": sorted(entries.warned)[:_MAX_WARNED],

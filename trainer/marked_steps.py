@@ -118,7 +118,7 @@ class MarkedSteps:
             entries.committed.pop(step, None)
         return True
 
-    def begin(self, step: int, warn: Warn) -> None:
+    def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
         """See `CheckpointSteps`. A damaged step of this job with the same number is removed."""
         path = self.directory / f"{step}"
         if _is_in_the_way(path):
@@ -128,7 +128,7 @@ class MarkedSteps:
                     "move it away"
                 )
             self._remove(Place.STEP, path, partial(self._ledger.owns, step, path))
-        self._ledger.begin(step)
+        self._ledger.begin(step, loss)
 
     def clear_final_name(self, step: int, warn: Warn) -> None:
         """See `CheckpointSteps`. Nothing to do: the step has its final name from the start, and its
@@ -137,10 +137,6 @@ class MarkedSteps:
     def mark_committed(self, step: int) -> None:
         """See `CheckpointSteps`."""
         self._ledger.mark_committed(step)
-
-    def rate(self, step: int, loss: float) -> None:
-        """See `CheckpointSteps`."""
-        self._ledger.rate(step, loss)
 
     def pin(self, step: int) -> None:
         """See `CheckpointSteps`."""

@@ -168,8 +168,8 @@ class Interrupted(MarkedSteps):
     early = False
     """Whether it happens before the owner is asked."""
 
-    def begin(self, step: int, warn: Warn) -> None:
-        super().begin(step, warn)
+    def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
+        super().begin(step, warn, loss)
         if self.early:
             self.happens(self.directory / str(step))
 

@@ -240,8 +240,8 @@ def test_what_comes_into_the_way_of_a_save_is_set_aside(saver: Saver) -> None:
 
 def test_what_comes_into_the_way_while_orbax_saves_is_set_aside(saver: Saver) -> None:
     class Meanwhile(RenamedSteps):
-        def begin(self, step: int, warn: Warn) -> None:
-            super().begin(step, warn)
+        def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
+            super().begin(step, warn, loss)
             (self.directory / f"{step}").mkdir()
             (self.directory / f"{step}" / "mine").write_text("x")
 
@@ -596,8 +596,8 @@ def test_a_trainer_that_is_not_the_owners_commits_nothing(
     saver: Saver, owner: Path, change: Callable[[Path], None], message: str
 ) -> None:
     class LostDuringTheSave(RenamedSteps):
-        def begin(self, step: int, warn: Warn) -> None:
-            super().begin(step, warn)
+        def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
+            super().begin(step, warn, loss)
             change(owner)
             commit_as_the_new_owner(self.directory / f"{step}")
 
