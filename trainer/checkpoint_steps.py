@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -218,14 +218,18 @@ class Keep:
     every: int | None = None
     """And all multiples of this; None: no others."""
     best: bool = False
-    """And the one with the lowest validation loss."""
+    """And the one with the lowest validation loss; of several, the first."""
 
-    def spares(self, step: int, entries: Entries) -> bool:
-        """Whether `step` is kept however old it is: because of this, or to replay a failure
-        (`Entries.pinned`)."""
-        is_milestone = self.every is not None and step % self.every == 0
-        is_best = self.best and entries.best is not None and entries.best[0] == step
-        return is_milestone or is_best or step == entries.pinned
+    def spared(self, steps: Collection[int], entries: Entries) -> set[int]:
+        """Return which of `steps`, those that are there, are kept however old they are: because of
+        this, or to replay a failure (`Entries.pinned`)."""
+        losses = [(loss, step) for step, loss in entries.losses.items() if step in steps]
+        best = min(losses)[1] if self.best and losses else None
+        return {
+            step
+            for step in steps
+            if step in (best, entries.pinned) or (self.every is not None and step % self.every == 0)
+        }
 
 
 def steps_to_evict(
@@ -234,7 +238,8 @@ def steps_to_evict(
     """Return this job's steps that are not kept, oldest first."""
     own = [(step, path) for step, path in found if ledger.owns(step, path)]
     old = sorted(own, reverse=True)[keep.newest :][::-1]
-    return [(step, path) for step, path in old if not keep.spares(step, ledger.entries)]
+    spared = keep.spared(dict(own), ledger.entries)
+    return [(step, path) for step, path in old if step not in spared]
 
 
 def is_expected_in(path: Path) -> Callable[[str], bool]:
@@ -270,7 +275,7 @@ def evicting(step: int, ledger: Ledger, warn: Warn) -> Iterator[None]:
         warn(text, NoticeCode.CHECKPOINT_NOT_REMOVED, step)
         return
     with ledger.change() as entries:
-        entries.committed.pop(step, None)
+        entries.forget(step)
 
 
 def _is_named_as_a_step(entry: Path) -> bool:
@@ -371,6 +376,7 @@ class RenamedSteps:
 
     def set_aside(self, path: Path, reason: str) -> str:
         """See `CheckpointSteps`: moves it into a folder whose name cannot be taken for a step."""
+        self._ledger.unrate(int(path.name))
         moved = removal.set_aside(path, CORRUPT, below=self.directory)
         with moved.with_name(f"{moved.name}{_REASON}").open("x", encoding="utf-8") as file:
             file.write(f"{reason}\n")

@@ -52,15 +52,13 @@ class Entries:
     pinned: int | None = None
     """The step that the last attempt with an exception or NaN restored or saved last: it is kept,
     so that the failure can be replayed. None: there was no such attempt."""
-    best: tuple[int, float] | None = None
-    """The committed step with the lowest validation loss, and that loss; None: none was
-    validated."""
+    losses: dict[int, float] = field(default_factory=dict)
+    """Validation loss by step, of those in `committed` that were validated; all are numbers."""
 
-    def is_best(self, loss: float) -> bool:
-        """Whether `loss` is a number, and lower than that of the best step that is still there."""
-        if self.best is None or self.best[0] not in self.committed:
-            return isfinite(loss)
-        return isfinite(loss) and loss < self.best[1]
+    def forget(self, step: int) -> None:
+        """Forget that `step` was committed, and its loss."""
+        self.committed.pop(step, None)
+        self.losses.pop(step, None)
 
 
 class Ledger:
@@ -113,24 +111,30 @@ class Ledger:
         commit must not lose it. Errors as `change`."""
         with self.change() as entries:
             entries.saving, entries.loss = step, loss
-            entries.committed.pop(step, None)
+            entries.forget(step)
 
     def mark_committed(self, step: int) -> None:
-        """Record that the save of `step` is over, its time of commit, and whether it is the best;
+        """Record that the save of `step` is over, its time of commit, and its validation loss;
         errors as `change`."""
         at = committed_at(self._directory / f"{step}")
         with self.change() as entries:
             loss, entries.saving, entries.loss = entries.loss, None, None
             if at is not None:
                 entries.committed[step] = at
-                if loss is not None and entries.is_best(loss):
-                    entries.best = step, loss
+                if loss is not None and isfinite(loss):
+                    entries.losses[step] = loss
 
     def pin(self, step: int) -> None:
         """Record that `step` is kept until another one is pinned; errors as `change`."""
         if self.entries.pinned != step:
             with self.change() as entries:
                 entries.pinned = step
+
+    def unrate(self, step: int) -> None:
+        """Forget the validation loss of `step`, which is not used any more; errors as `change`."""
+        if step in self.entries.losses:
+            with self.change() as entries:
+                entries.losses.pop(step)
 
     def owns(self, step: int, path: Path) -> bool:
         """Whether the committed step in `path` is the one that this job committed.
@@ -163,7 +167,7 @@ def _parsed(data: bytes, name: str) -> Entries:
             {str(one) for one in body["evicting"]},
             {str(one) for one in body["told"]},
             None if body.get("pinned") is None else int(body["pinned"]),
-            None if body.get("best") is None else (int(body["best"][0]), float(body["best"][1])),
+            {int(step): float(loss) for step, loss in body.get("losses", {}).items()},
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UnreadableError(name, f"is not a ledger ({type(error).__name__})") from None
@@ -177,6 +181,6 @@ def _encoded(entries: Entries) -> bytes:
         "evicting": sorted(entries.evicting),
         "told": sorted(entries.warned)[:_MAX_WARNED],
         "pinned": entries.pinned,
-        "best": entries.best,
+        "losses": {str(step): loss for step, loss in sorted(entries.losses.items())},
     }
     return json.dumps(body, indent=1).encode() + b"\n"

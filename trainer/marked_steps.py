@@ -115,7 +115,7 @@ class MarkedSteps:
         except NotOursError as error:
             warn(str(error), NoticeCode.CHECKPOINT_NOT_REMOVED, step)
         with self._ledger.change():
-            entries.committed.pop(step, None)
+            entries.forget(step)
         return True
 
     def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
@@ -161,6 +161,7 @@ class MarkedSteps:
 
     def set_aside(self, path: Path, reason: str) -> str:
         """See `CheckpointSteps`. If it is killed half-way, the next `clear` completes it."""
+        self._ledger.unrate(int(path.name))
         files_in(path).replace(
             DAMAGED,
             f"{reason}\n\nTo use it all the same, remove this, and put {MARKER} in its "

@@ -1,4 +1,4 @@
-"""The best checkpoint survives kills at every moment of a save."""
+"""The best checkpoint survives kills at every moment of a save, and a damaged one is none."""
 
 # mypy: allow-untyped-calls
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 from tests.running import PATIENCE
 from tests.training.notices import Notices
 from tests.training.test_foreign import state_of
+from tests.training.test_verified import flip
 from trainer.checkpoint import CheckpointSaver
 from trainer.checkpoint_steps import Keep, RenamedSteps
 from trainer.marked_steps import MarkedSteps
@@ -111,3 +112,33 @@ def test_killed_before_any_write_of_the_ledger_the_best_is_kept(tmp_path: Path, 
     assert len(kept) > WRITES
     wrong = {number: steps for number, steps in kept.items() if steps != {"2", "4"}}
     assert not wrong, f"the write before which it was killed, and what was kept: {wrong}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_best_is_forgotten_and_the_next_best_counts(tmp_path: Path, kind: str) -> None:
+    job = Job(tmp_path / "checkpoints", KINDS[kind], keep=2)
+    job.run({1: 2.0, 2: 1.0})
+    flip(job.directory / "2")
+    job.run({})
+    assert job.steps == {"1"}
+    job.run({3: 4.0, 4: 3.0, 5: 5.0})
+    assert job.steps == {"1", "4", "5"}
+    job.run({6: 1.5, 7: None, 8: None, 9: None})  # a loss that 2 had beaten
+    assert job.steps == {"6", "8", "9"}
+
+
+def test_a_best_that_somebody_removed_is_forgotten(tmp_path: Path) -> None:
+    job = Job(tmp_path / "checkpoints", RenamedSteps, keep=2)
+    job.run({1: 2.0, 2: 1.0})
+    (job.directory / "2").rename(tmp_path / "taken")
+    job.run({3: 4.0, 4: 3.0, 5: 5.0})
+    assert job.steps == {"1", "4", "5"}
+
+
+def test_a_step_that_is_saved_again_has_its_new_loss_alone(tmp_path: Path) -> None:
+    """A step that was set aside is trained and saved again, and is not validated any more."""
+    job = Job(tmp_path / "checkpoints", RenamedSteps, keep=2)
+    job.run({1: 2.0, 2: 1.0})
+    flip(job.directory / "2")
+    job.run({2: None, 3: None, 4: None})
+    assert job.steps == {"1", "3", "4"}
