@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ from trainer.checkpoint_steps import (
     steps_in,
 )
 from trainer.config_fingerprint import Fingerprint, differences
+from trainer.evaluation_progress import EvaluationNote, EvaluationProgress
 from trainer.fence import Fence, FencedError
 from trainer.log import Warn
 from trainer.manifest import DamagedError, read_manifest, write_manifest
@@ -58,6 +59,16 @@ _MISMATCH = re.compile(
     r"Topology mismatch detected"
 )
 """Orbax's messages about a valid checkpoint of another model or optimizer."""
+
+
+class Restored(NamedTuple):
+    """A restored checkpoint."""
+
+    step: int
+    state: TrainState
+    position: Position
+    evaluation: EvaluationProgress | None
+    """The evaluation of `state` that was broken off; None: none is due."""
 
 
 class NoCheckpointError(FileNotFoundError):
@@ -125,16 +136,56 @@ class CheckpointSaver:
         found = self._newest(lambda path: None) if distributed.is_first() else None
         return distributed.broadcast_from_first(None if found is None else found[0])
 
-    def restore(self, abstract: TrainState) -> tuple[int, TrainState, Position] | None:
-        """Restore the newest intact checkpoint: (step, state, data position). None: nothing was
-        ever committed. Errors as `newest_verified`."""
+    def restore(self, abstract: TrainState) -> Restored | None:
+        """Restore the newest intact checkpoint. None: nothing was ever committed. Errors as
+        `newest_verified`."""
         if distributed.is_one_of_several():
             step = self.newest_verified()
             if step is None:
                 return None
-            return step, *_restore(self._steps.directory / str(step), abstract)
-        found = self._newest(lambda path: _restore(path, abstract))
-        return None if found is None else (found[0], *found[1])
+            state, progress = _restore(self._steps.directory / str(step), abstract)
+        else:
+            found = self._newest(lambda path: _restore(path, abstract))
+            if found is None:
+                return None
+            step, (state, progress) = found
+        return Restored(step, state, progress["data"], self._broken_off(step, progress))
+
+    def broken_off_evaluation(self, step: int) -> EvaluationProgress | None:
+        """Return how far the evaluation of the committed `step` has come, if it was broken off.
+        None: none is due. A collective."""
+        path = self._steps.directory / str(step)
+        progress = _read(path, progress=ocp.args.JsonRestore()).progress
+        return self._broken_off(step, progress)
+
+    def _broken_off(self, step: int, progress: Mapping[str, Any]) -> EvaluationProgress | None:
+        if progress.get("evaluation") is None:
+            return None
+        found = EvaluationProgress.parsed(progress["evaluation"])
+        noted = self.evaluation_note(step).read()
+        # A note that not all processes can see yet, on a shared disk, is not used.
+        agreed = distributed.all_agree_on(
+            None if noted is None else 2 * noted.next_batch + noted.is_done
+        )
+        if noted is not None and agreed:
+            found = noted
+        return None if found.is_done else found
+
+    def evaluation_note(self, step: int) -> EvaluationNote:
+        """Return the note about the evaluation of the committed `step`."""
+        path = self._steps.directory / str(step)
+        return EvaluationNote(path, lambda: self._allow(f"the note of step {step}'s evaluation"))
+
+    def rate(self, step: int, loss: float) -> None:
+        """Record the validation loss of `step`, which was validated after its commit.
+
+        Raises:
+            FencedError: the job has another owner.
+            OSError: this cannot be recorded.
+        """
+        if distributed.is_first():
+            self._allow(f"the validation loss of step {step}")
+            self._steps.rate(step, loss)
 
     def due(self, step: int) -> bool:
         """Return whether `step` is to be saved. Every process asks at every step boundary, and all
@@ -142,10 +193,16 @@ class CheckpointSaver:
         return bool(self._manager.should_save(step))
 
     def save(
-        self, state: TrainState, step: int, position: Position, loss: float | None = None
+        self,
+        state: TrainState,
+        step: int,
+        position: Position,
+        loss: float | None = None,
+        evaluation: EvaluationProgress | None = None,
     ) -> None:
         """Begin to save; `state` may be donated once this returns. Waits for an earlier save first.
-        `loss` is the validation loss of `step`; None: it was not validated.
+        `loss` is the validation loss of `step`; None: it was not validated. `evaluation` is that of
+        `step` if it was broken off.
 
         Raises:
             FencedError: the job has another owner.
@@ -155,12 +212,15 @@ class CheckpointSaver:
             self._allow(f"the save of step {step}")
             self._steps.begin(step, self._warn, loss)
         self._began = time.monotonic()
+        progress: dict[str, Any] = {"step": step, "data": position}
+        if evaluation is not None:
+            progress["evaluation"] = evaluation.encoded()
         self._manager.save(
             step,
             args=ocp.args.Composite(
                 params=ocp.args.StandardSave(state.params),
                 optimizer=ocp.args.StandardSave(state.optimizer),
-                progress=ocp.args.JsonSave({"step": step, "data": position}),
+                progress=ocp.args.JsonSave(progress),
             ),
             force=True,
         )
@@ -395,10 +455,11 @@ def _suggests_damage(error: Exception) -> bool:
 def restore(place: Path | Uri, step: int, abstract: TrainState) -> tuple[TrainState, Position]:
     """Restore state and data position of the committed `step` without verification, with the
     shapes and shardings of `abstract`."""
-    return _restore(path_of(place) / str(step), abstract)
+    state, progress = _restore(path_of(place) / str(step), abstract)
+    return state, progress["data"]
 
 
-def _restore(path: Path, abstract: TrainState) -> tuple[TrainState, Position]:
+def _restore(path: Path, abstract: TrainState) -> tuple[TrainState, Mapping[str, Any]]:
     restored = _read(
         path,
         params=ocp.args.StandardRestore(abstract.params),
@@ -407,7 +468,7 @@ def _restore(path: Path, abstract: TrainState) -> tuple[TrainState, Position]:
     )
     number = jax.device_put(jnp.int32(restored.progress["step"]), abstract.step.sharding)
     state = TrainState(number, restored.params, restored.optimizer)
-    return state, restored.progress["data"]
+    return state, restored.progress
 
 
 def _read(path: Path, **items: Any) -> Any:

@@ -118,6 +118,14 @@ class CheckpointSteps(Protocol):
         is called before each, with a description, and raises to refuse."""
         ...
 
+    def rate(self, step: int, loss: float) -> None:
+        """Record the validation loss of `step`, which was validated after its commit.
+
+        Raises:
+            OSError: this cannot be recorded.
+        """
+        ...
+
     def pin(self, step: int) -> None:
         """Keep `step` until another one is pinned.
 
@@ -344,6 +352,10 @@ class RenamedSteps:
     def mark_committed(self, step: int) -> None:
         """See `CheckpointSteps`."""
         self._ledger.mark_committed(step)
+
+    def rate(self, step: int, loss: float) -> None:
+        """See `CheckpointSteps`."""
+        self._ledger.rate(step, loss)
 
     def pin(self, step: int) -> None:
         """See `CheckpointSteps`."""

@@ -130,6 +130,13 @@ class Ledger:
             with self.change() as entries:
                 entries.pinned = step
 
+    def rate(self, step: int, loss: float) -> None:
+        """Record the validation loss of `step`, which was validated after its commit; errors as
+        `change`."""
+        if step in self.entries.committed and isfinite(loss):
+            with self.change() as entries:
+                entries.losses[step] = loss
+
     def unrate(self, step: int) -> None:
         """Forget the validation loss of `step`, which is not used any more; errors as `change`."""
         if step in self.entries.losses:

@@ -28,6 +28,15 @@ TEXTS: Mapping[str, str] = {
     "checkpoint-committed": "step {step}  checkpoint committed",
     "checkpoint-restored": "restored step {step} from {directory}",
     "evaluated": "step {step}  validation loss {loss:.4f}",
+    "evaluation-broken-off": (
+        "step {step}  validation stops after {done} of {batches} batches: the next attempt goes on "
+        "there"
+    ),
+    "evaluation-not-noted": (
+        "step {step}  how far the validation is could not be noted ({error}): another attempt "
+        "would begin with an earlier batch"
+    ),
+    "evaluation-resumed": "step {step}  validation goes on after {done} of {batches} batches",
     "mesh-chosen": (
         "{num_devices} {platform} devices: data {data} x fsdp {fsdp}, {per_device_batch} "
         "sequences a device at a time, accumulation {accumulation}"

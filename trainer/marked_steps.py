@@ -138,6 +138,10 @@ class MarkedSteps:
         """See `CheckpointSteps`."""
         self._ledger.mark_committed(step)
 
+    def rate(self, step: int, loss: float) -> None:
+        """See `CheckpointSteps`."""
+        self._ledger.rate(step, loss)
+
     def pin(self, step: int) -> None:
         """See `CheckpointSteps`."""
         self._ledger.pin(step)

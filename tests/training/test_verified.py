@@ -136,7 +136,7 @@ def test_what_is_damaged_is_moved_aside_and_can_be_saved_again(
     checkpoints, abstract = opened(copy, said)
     restored = checkpoints.restore(abstract)
     assert restored is not None
-    step, state, position = restored
+    step, state, position, _ = restored
     assert step == 10
     assert reason in "\n".join(said)
     assert (said.codes, said.steps) == ([NoticeCode.CHECKPOINT_DAMAGED], [12])
