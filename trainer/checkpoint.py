@@ -15,7 +15,8 @@ import errno
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
@@ -43,6 +44,7 @@ from trainer.evaluation_progress import EvaluationNote, EvaluationProgress
 from trainer.fence import Fence, FencedError
 from trainer.log import Warn
 from trainer.manifest import DamagedError, read_manifest, write_manifest
+from trainer.retries import Retries
 from trainer.saving import make_manager
 from trainer.train_state import TrainState
 from trainer.verification import verified_read, verify_then_read
@@ -69,6 +71,15 @@ class Restored(NamedTuple):
     position: Position
     evaluation: EvaluationProgress | None
     """The evaluation of `state` that was broken off; None: none is due."""
+
+
+class _Failed(NamedTuple):
+    """A save that failed for a reason that may pass."""
+
+    step: int
+    error: Exception
+    again_at: float
+    """When another save is due, by the monotonic clock."""
 
 
 class NoCheckpointError(FileNotFoundError):
@@ -100,6 +111,7 @@ class CheckpointSaver:
         warn: Warn,
         policy: SaveDecisionPolicy | None = None,
         before_commit: Callable[[], None] = lambda: None,
+        retries: Retries = Retries(),  # noqa: B008  # it is frozen
     ) -> None:
         """Clear what a killed save has left among `steps`. Later, keep the newest `keep` steps of
         this job, or those that it names; `policy` decides when a save is due. `before_commit` is
@@ -115,6 +127,11 @@ class CheckpointSaver:
         self._warn = warn
         self._policy = policy
         self._also_before_commit = before_commit
+        self._retries = retries
+        self._failures = 0
+        """How many saves have failed in a row."""
+        self._failed: _Failed | None = None
+        """The last save, if it failed and another one is due."""
         self.last_save_seconds = 0.0
         """Seconds from the begin of the last committed save until it was known to be committed: an
         upper bound of how long the save took."""
@@ -190,7 +207,10 @@ class CheckpointSaver:
     def due(self, step: int) -> bool:
         """Return whether `step` is to be saved. Every process asks at every step boundary, and all
         get the same answer."""
-        return bool(self._manager.should_save(step))
+        is_due = bool(self._manager.should_save(step))
+        if self._failed is not None:  # then this process is the only one
+            return time.monotonic() >= self._failed.again_at
+        return is_due
 
     def save(
         self,
@@ -208,6 +228,10 @@ class CheckpointSaver:
             FencedError: the job has another owner.
         """
         self.wait_for_manifest()
+        if self._failed is not None:
+            if not self._steps.drop_failed(self._failed.step):
+                raise self._failed.error
+            self._failed = None
         if distributed.is_first():  # Orbax has the others wait for it before they write
             self._allow(f"the save of step {step}")
             self._steps.begin(step, self._warn, loss)
@@ -215,46 +239,80 @@ class CheckpointSaver:
         progress: dict[str, Any] = {"step": step, "data": position}
         if evaluation is not None:
             progress["evaluation"] = evaluation.encoded()
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardSave(state.params),
-                optimizer=ocp.args.StandardSave(state.optimizer),
-                progress=ocp.args.JsonSave(progress),
-            ),
-            force=True,
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(state.params),
+            optimizer=ocp.args.StandardSave(state.optimizer),
+            progress=ocp.args.JsonSave(progress),
         )
-        self._saving = step
+        try:
+            self._manager.save(step, args=items, force=True)
+            self._saving = step
+        except Exception as error:
+            self._save_failed(step, error)
 
     def newest(self) -> int | None:
         """Return the newest committed step; None: there is none."""
-        return next((step for step, _ in self._steps.committed()), None)
+        found = self._next_committed(None)
+        return None if found is None else found[0]
 
     def has(self, step: int) -> bool:
         """Whether `step` is committed. (`newest` may be another program's step.)"""
         return any(step == one for one, _ in self._steps.committed())
 
+    def _next_committed(self, below: int | None) -> tuple[int, Path] | None:
+        """Return the newest committed step below the step `below` (None: of all)."""
+
+        def found() -> tuple[int, Path] | None:
+            steps = self._steps.committed()
+            return next((one for one in steps if below is None or one[0] < below), None)
+
+        return self._retries.run("the look for checkpoints", found)
+
     def committed(self, *, wait: bool = False) -> int | None:
         """Return the step of a save that was committed since the last call; None: none was. With
         `wait`, wait for the save that is going on. The manifest is written in the background; until
-        then the checkpoint cannot be verified.
+        then the checkpoint cannot be verified. If the save failed for a reason that may pass,
+        another step is due soon.
 
         Raises:
             Exception: whatever made the save fail in the background.
         """
-        if self._saving is None:
+        if self._saving is None or (not wait and self._manager.is_saving_in_progress()):
             return None
-        if wait:
-            self._manager.wait_until_finished()
-        if self._manager.is_saving_in_progress():
+        try:
+            self._manager.wait_until_finished()  # raises the exception that made the save fail
+        except Exception as error:
+            self._save_failed(self._saving, error)
             return None
-        self._manager.wait_until_finished()  # raises the exception that made the save fail
         step, self._saving = self._saving, None
+        self._failures = 0
         self.last_save_seconds = time.monotonic() - self._began
         if distributed.is_first():  # to it, a step is committed once all have written their parts
             self._recording = Thread(target=self._record, args=(step,), name="manifest")
             self._recording.start()
         return step
+
+    def _save_failed(self, step: int, error: Exception) -> None:
+        """Make another save due soon. Raises `error` if it does not pass, if there are other
+        processes, which may not have failed, or in a bucket, whose client has tried for long."""
+        if distributed.is_one_of_several() or not self._steps.commits_by_rename:
+            raise error
+        self._failures += 1
+        seconds = self._retries.pause(self._failures, f"the save of step {step}", error)
+        with suppress(Exception):  # it raises once more what made the save fail
+            self._manager.close()
+        del self._manager
+        self._saving, self._failed = None, _Failed(step, error, time.monotonic() + seconds)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last save failed, and another one is due soon."""
+        return self._failed is not None
+
+    def wait_for_next_try(self) -> None:
+        """Wait until a save that failed may be tried again."""
+        if self._failed is not None:
+            self._retries.sleep(max(0.0, self._failed.again_at - time.monotonic()))
 
     def pin_newest(self) -> None:
         """Keep the newest committed step, from which a failure can be replayed, until the next
@@ -310,7 +368,11 @@ class CheckpointSaver:
     def _record(self, step: int) -> None:
         versions = {"jax": jax.__version__, "orbax": ocp.__version__}
         try:
-            write_manifest(self._steps.directory / str(step), self._fingerprint, versions)
+            path = self._steps.directory / str(step)
+            self._retries.run(
+                f"the manifest of step {step}",
+                lambda: write_manifest(path, self._fingerprint, versions),
+            )
         except Exception as error:  # what a store's client raises has no type in common
             text = f"step {step}: its manifest could not be written: {error}"
             self._warn(text, NoticeCode.MANIFEST_NOT_WRITTEN, step)
@@ -327,10 +389,13 @@ class CheckpointSaver:
         """Return the newest step that `read` can read, and what it returned. A damaged step of this
         job is set aside; a step of an unknown owner is skipped and left as it is, because it may be
         a valid checkpoint of another program."""
-        skipped = list[str]()
-        for step, path in self._steps.committed():
+        skipped, below = list[str](), None
+        while (found := self._next_committed(below)) is not None:
+            step, path = found
+            below = step
+            load = partial(_load, path, self._fingerprint, self._warn, read, _ITEMS, own=True)
             try:
-                return step, _load(path, self._fingerprint, self._warn, read, _ITEMS, own=True)
+                return step, self._retries.run(f"the read of step {step}", load)
             except DamagedError as damage:
                 if self._steps.is_own(step, path):
                     set_aside(self._steps, path, str(damage), self._warn)

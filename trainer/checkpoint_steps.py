@@ -109,6 +109,11 @@ class CheckpointSteps(Protocol):
         """Move away whatever has the final name of `step`, just before it is committed."""
         ...
 
+    def drop_failed(self, step: int) -> bool:
+        """Take what the failed save of `step` has left out of the way, though its threads may still
+        write; returns whether that is done. False: only the end of this process ends them."""
+        ...
+
     def mark_committed(self, step: int) -> None:
         """Record that `step`, whose save began last, was committed, and its validation loss."""
         ...
@@ -349,6 +354,37 @@ class RenamedSteps:
         """See `CheckpointSteps`."""
         self._move_away(f"{step}", warn)
 
+    def drop_failed(self, step: int) -> bool:
+        """See `CheckpointSteps`. What cannot be removed now is removed by the next process."""
+        if self._exists(f"{step}"):  # the error came after the commit
+            self.mark_committed(step)
+            return True
+        name = self._name_for_eviction(step)
+        try:
+            removal.remove_tree(
+                Place.KILLED_SAVE,
+                self.directory / f"{step}{TEMPORARY}",
+                below=self.directory,
+                is_ours=lambda: True,
+                renamed_to=name,
+            )
+        except OSError as error:
+            log.info("failed-save-left", step=step, error=str(error))
+        self._forget_if_gone(name)
+        return not self._exists(f"{step}{TEMPORARY}")
+
+    def _name_for_eviction(self, step: int) -> str:
+        """Return a unique name for what is to be removed, recorded in the ledger."""
+        name = f"{_EVICTED}{step}-{uuid.uuid4().hex}"
+        with self._ledger.change() as entries:
+            entries.evicting.add(name)
+        return name
+
+    def _forget_if_gone(self, name: str) -> None:
+        if not self._exists(name):
+            with self._ledger.change() as entries:
+                entries.evicting.discard(name)
+
     def mark_committed(self, step: int) -> None:
         """See `CheckpointSteps`."""
         self._ledger.mark_committed(step)
@@ -366,9 +402,7 @@ class RenamedSteps:
         the ledger before."""
         for step, path in steps_to_evict(self._ledger, committed_steps(self.directory), keep):
             allow(f"the eviction of step {step}")
-            name = f"{_EVICTED}{step}-{uuid.uuid4().hex}"
-            with self._ledger.change() as entries:
-                entries.evicting.add(name)
+            name = self._name_for_eviction(step)
             with evicting(step, self._ledger, warn):
                 removal.remove_tree(
                     Place.STEP,
@@ -378,9 +412,7 @@ class RenamedSteps:
                     is_expected=is_expected_in(path),
                     renamed_to=name,
                 )
-            if not self._exists(name):
-                with self._ledger.change() as entries:
-                    entries.evicting.discard(name)
+            self._forget_if_gone(name)
 
     def is_own(self, step: int, path: Path) -> bool:
         """See `CheckpointSteps`."""

@@ -26,6 +26,7 @@ from supervisor.protocol import environment, removal
 from supervisor.protocol.committed import committed_at
 from supervisor.protocol.reading import UnreadableError, parse_object
 from trainer import bucket_paths
+from trainer.retries import Retries
 from trainer.step_files import files_in
 
 _BY_HAND = "by-hand"
@@ -64,7 +65,12 @@ class Entries:
 class Ledger:
     """The ledger of one job in `directory`, which exists. One process at a time uses it."""
 
-    def __init__(self, directory: Path, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        environ: Mapping[str, str] = os.environ,
+        retries: Retries = Retries(),  # noqa: B008  # it is frozen
+    ) -> None:
         """Choose the ledger of this job; nothing is read yet."""
         job = environ.get(environment.JOB, _BY_HAND)
         if not _ID.fullmatch(job):
@@ -72,6 +78,7 @@ class Ledger:
         self._directory = directory
         self._name = f"supervise_ledger_{job}.json"
         self._lock = Lock()
+        self._retries = retries
         self.entries = Entries()
 
     def load(self) -> str | None:
@@ -83,7 +90,8 @@ class Ledger:
         """
         self.entries = Entries()
         try:
-            self.entries = _parsed(files_in(self._directory).read(self._name), self._name)
+            data = self._retries.run(f"the read of {self._name}", self._read)
+            self.entries = _parsed(data, self._name)
         except FileNotFoundError:
             return None
         except UnreadableError as error:
@@ -104,7 +112,13 @@ class Ledger:
         """
         with self._lock:
             yield self.entries
-            files_in(self._directory).replace(self._name, _encoded(self.entries))
+            self._retries.run(f"the write of {self._name}", self._write)
+
+    def _read(self) -> bytes:
+        return files_in(self._directory).read(self._name)
+
+    def _write(self) -> None:
+        files_in(self._directory).replace(self._name, _encoded(self.entries))
 
     def begin(self, step: int, loss: float | None) -> None:
         """Record that the save of `step` begins, and its validation loss: a kill just after the

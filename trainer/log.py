@@ -37,6 +37,7 @@ TEXTS: Mapping[str, str] = {
         "would begin with an earlier batch"
     ),
     "evaluation-resumed": "step {step}  validation goes on after {done} of {batches} batches",
+    "failed-save-left": "step {step}  what its failed save has left is removed later: {error}",
     "mesh-chosen": (
         "{num_devices} {platform} devices: data {data} x fsdp {fsdp}, {per_device_batch} "
         "sequences a device at a time, accumulation {accumulation}"
@@ -49,6 +50,7 @@ TEXTS: Mapping[str, str] = {
     "started-afresh": "fresh start: no committed checkpoint in {directory}",
     "step-completed": "step {step}  loss {loss:.4f}  lr {learning_rate:.2e}",
     "step-removed": "removing {path}: {reason}",
+    "storage-retried": "{what} failed ({error}): it is tried again in {seconds:.1f} s",
     "warning": "{text}",
 }
 """The line for each event."""

@@ -134,6 +134,10 @@ class MarkedSteps:
         """See `CheckpointSteps`. Nothing to do: the step has its final name from the start, and its
         marker is created only if there is none."""
 
+    def drop_failed(self, step: int) -> bool:
+        """See `CheckpointSteps`. A step that is still being written cannot be moved."""
+        return False
+
     def mark_committed(self, step: int) -> None:
         """See `CheckpointSteps`."""
         self._ledger.mark_committed(step)

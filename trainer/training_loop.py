@@ -185,7 +185,8 @@ class TrainingLoop:
     def _save(self) -> None:
         self.in_flight.drain()
         self._tell_committed(wait=True)
-        self._begin_save()
+        if not self.checkpoints.has_failed or self.checkpoints.due(self.step):
+            self._begin_save()
 
     def _save_now(self, evaluation: EvaluationProgress | None = None) -> None:
         """Save this step, unless it is committed already. Return when it is committed and its
@@ -193,9 +194,12 @@ class TrainingLoop:
         self.in_flight.drain()
         self.reporter.stage(Stage.SAVING, self.step)
         self._tell_committed(wait=True)
-        if not self.checkpoints.has(self.step):
+        is_due = not self.checkpoints.has(self.step)
+        while is_due:
+            self.checkpoints.wait_for_next_try()
             self._begin_save(evaluation)
             self._tell_committed(wait=True)
+            is_due = self.checkpoints.has_failed and not self.checkpoints.has(self.step)
         self.checkpoints.wait_for_manifest()
 
     def _begin_save(self, evaluation: EvaluationProgress | None = None) -> None:

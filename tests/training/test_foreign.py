@@ -49,6 +49,7 @@ from trainer.fence import Fence, FencedError
 from trainer.log import Warn
 from trainer.manifest import MANIFEST, write_manifest
 from trainer.marked_steps import MarkedSteps
+from trainer.retries import Retries
 from trainer.train_state import TrainState
 
 ENVIRON = {"SUPERVISE_JOB": "0123456789ab"}
@@ -71,7 +72,8 @@ class Saver:
         self.steps_in: type[RenamedSteps | MarkedSteps] = RenamedSteps
 
     def opened(self) -> CheckpointSaver:
-        return CheckpointSaver(self.steps_in(self.directory), self.keep, {}, self.said)
+        steps = self.steps_in(self.directory)
+        return CheckpointSaver(steps, self.keep, {}, self.said, retries=Retries(pauses=()))
 
     def save(self, *steps: int) -> None:
         checkpoints = self.opened()
