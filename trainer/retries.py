@@ -65,7 +65,8 @@ def may_pass(error: BaseException) -> bool:
             return True
         if _OF_TENSORSTORE.search(str(error)) or _is_retriable_in_bucket(error):
             return True
-        if (cause := error.__cause__ or error.__context__) is None:
+        context = None if error.__suppress_context__ else error.__context__
+        if (cause := error.__cause__ or context) is None:
             return False
         error = cause
 

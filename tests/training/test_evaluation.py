@@ -72,6 +72,8 @@ def test_stopped_in_an_evaluation_it_does_it_after_the_restart(
     whole.finish()
     assert evaluated(whole) == [8, LAST]
     for step in (8, LAST):
+        struck.run("SIGKILL", stage="EVALUATING")  # the step is not saved yet
+        assert newest_step(struck.trainer.checkpoints) != step
         struck.run("SIGTERM", stage="EVALUATING")
         assert newest_step(struck.trainer.checkpoints) == step
         # Struck again in the same evaluation, by both signals.
@@ -99,6 +101,7 @@ def test_the_best_is_kept_whose_evaluation_was_broken_off(make_evaluating: MakeE
     assert kept(struck) == {f"{LAST}", f"{LAST + 2}"}
 
 
+@pytest.mark.slow
 def test_it_goes_on_in_the_middle(make_evaluating: MakeEvaluating) -> None:
     whole, struck = make_evaluating("whole"), make_evaluating("struck")
     for trainer in (whole, struck):

@@ -106,7 +106,9 @@ def test_an_error_passes_if_its_cause_does() -> None:
         assert may_pass(error)
         assert may_pass(ValueError(TENSORSTORE.format(os.strerror(number))))
     assert not may_pass(ValueError(TENSORSTORE.format(os.strerror(errno.ENOSPC))))
-    assert not may_pass(ValueError("the shapes differ"))
+    unrelated = ValueError("the shapes differ")
+    unrelated.__context__, unrelated.__suppress_context__ = error_of(errno.EIO), True
+    assert not may_pass(unrelated)
 
 
 # --- the trainer's checkpoints --------------------------------------------------------------------
