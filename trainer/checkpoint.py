@@ -18,10 +18,11 @@ import errno
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -42,9 +43,11 @@ from trainer.checkpoint_steps import (
     steps_in,
 )
 from trainer.config_fingerprint import Fingerprint, differences
+from trainer.evaluation_progress import EvaluationNote, EvaluationProgress
 from trainer.fence import Fence, FencedError
 from trainer.log import Warn
 from trainer.manifest import DamagedError, read_manifest, write_manifest
+from trainer.retries import Retries
 from trainer.saving import make_manager
 from trainer.train_state import Params, TrainState
 from trainer.verification import verified_read, verify_then_read
@@ -67,6 +70,25 @@ _MISMATCH = re.compile(
     r"Topology mismatch detected"
 )
 """Orbax's messages about a valid checkpoint of another model or optimizer."""
+
+
+class Restored(NamedTuple):
+    """A restored checkpoint."""
+
+    step: int
+    state: TrainState
+    position: Position
+    evaluation: EvaluationProgress | None
+    """The evaluation of `state` that was broken off; None: none is due."""
+
+
+class _Failed(NamedTuple):
+    """A save that failed for a reason that may pass."""
+
+    step: int
+    error: Exception
+    again_at: float
+    """When another save is due, by the monotonic clock."""
 
 
 class NoCheckpointError(FileNotFoundError):
@@ -98,6 +120,7 @@ class CheckpointSaver:
         warn: Warn,
         policy: SaveDecisionPolicy | None = None,
         before_commit: Callable[[], None] = lambda: None,
+        retries: Retries = Retries(),  # noqa: B008  # it is frozen
         *,
         saves_frozen: bool = True,
     ) -> None:
@@ -118,13 +141,16 @@ class CheckpointSaver:
         self._also_before_commit = before_commit
         self._saves_frozen = saves_frozen
         self._frozen_fingerprint: str | None = None
+        self._retries = retries
+        self._failures = 0
+        """How many saves have failed in a row."""
+        self._failed: _Failed | None = None
+        """The last save, if it failed and another one is due."""
         self.last_save_seconds = 0.0
         """Seconds from the begin of the last committed save until it was known to be committed: an
         upper bound of how long the save took."""
         self._began = 0.0
         self._saving: int | None = None
-        self._loss: float | None = None
-        """The validation loss of the step that is being saved; None: it has none."""
         self._recording: Thread | None = None
         self._fence = Fence.from_environment()
         self._fenced: FencedError | None = None
@@ -143,47 +169,104 @@ class CheckpointSaver:
 
     def restore(
         self, abstract: TrainState, make_frozen: MakeFrozen | None = None
-    ) -> tuple[int, TrainState, Position] | None:
-        """Restore the newest intact checkpoint: (step, state, data position). None: nothing was
-        ever committed. `make_frozen` is called if frozen weights were not saved. Errors as
+    ) -> Restored | None:
+        """Restore the newest intact checkpoint. None: nothing was ever committed. `make_frozen` is
+        called if frozen weights were not saved. Errors as
         `newest_verified`."""
         if distributed.is_one_of_several():
             step = self.newest_verified()
             if step is None:
                 return None
-            return step, *_restore(self._steps.directory / str(step), abstract, make_frozen)
-        found = self._newest(lambda path: _restore(path, abstract, make_frozen))
-        return None if found is None else (found[0], *found[1])
+            path = self._steps.directory / str(step)
+            state, progress = _restore(path, abstract, make_frozen)
+        else:
+            found = self._newest(lambda path: _restore(path, abstract, make_frozen))
+            if found is None:
+                return None
+            step, (state, progress) = found
+        return Restored(step, state, progress["data"], self._broken_off(step, progress))
+
+    def broken_off_evaluation(self, step: int) -> EvaluationProgress | None:
+        """Return how far the evaluation of the committed `step` has come, if it was broken off.
+        None: none is due. A collective."""
+        path = self._steps.directory / str(step)
+        progress = _read(path, progress=ocp.args.JsonRestore()).progress
+        return self._broken_off(step, progress)
+
+    def _broken_off(self, step: int, progress: Mapping[str, Any]) -> EvaluationProgress | None:
+        if progress.get("evaluation") is None:
+            return None
+        found = EvaluationProgress.parsed(progress["evaluation"])
+        noted = self.evaluation_note(step).read()
+        # A note that not all processes can see yet, on a shared disk, is not used.
+        agreed = distributed.all_agree_on(
+            None if noted is None else 2 * noted.next_batch + noted.is_done
+        )
+        if noted is not None and agreed:
+            found = noted
+        return None if found.is_done else found
+
+    def evaluation_note(self, step: int) -> EvaluationNote:
+        """Return the note about the evaluation of the committed `step`."""
+        path = self._steps.directory / str(step)
+        return EvaluationNote(path, lambda: self._allow(f"the note of step {step}'s evaluation"))
+
+    def rate(self, step: int, loss: float) -> None:
+        """Record the validation loss of `step`, which was validated after its commit.
+
+        Raises:
+            FencedError: the job has another owner.
+            OSError: this cannot be recorded.
+        """
+        if distributed.is_first():
+            self._allow(f"the validation loss of step {step}")
+            self._steps.rate(step, loss)
 
     def due(self, step: int) -> bool:
         """Return whether `step` is to be saved. Every process asks at every step boundary, and all
         get the same answer."""
-        return bool(self._manager.should_save(step))
+        is_due = bool(self._manager.should_save(step))
+        if self._failed is not None:  # then this process is the only one
+            return time.monotonic() >= self._failed.again_at
+        return is_due
 
     def save(
-        self, state: TrainState, step: int, position: Position, loss: float | None = None
+        self,
+        state: TrainState,
+        step: int,
+        position: Position,
+        loss: float | None = None,
+        evaluation: EvaluationProgress | None = None,
     ) -> None:
         """Begin to save; `state` may be donated once this returns. Waits for an earlier save first.
-        `loss` is the validation loss of `step`; None: it was not validated.
+        `loss` is the validation loss of `step`; None: it was not validated. `evaluation` is that of
+        `step` if it was broken off.
 
         Raises:
             FencedError: the job has another owner.
         """
         self.wait_for_manifest()
+        if self._failed is not None:
+            if not self._steps.drop_failed(self._failed.step):
+                raise self._failed.error
+            self._failed = None
         if distributed.is_first():  # Orbax has the others wait for it before they write
             self._allow(f"the save of step {step}")
-            self._steps.begin(step, self._warn)
+            self._steps.begin(step, self._warn, loss)
         self._began = time.monotonic()
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardSave(state.params),
-                optimizer=ocp.args.StandardSave(state.optimizer),
-                **self._frozen_items(state, {"step": step, "data": position}),
-            ),
-            force=True,
+        progress: dict[str, Any] = {"step": step, "data": position}
+        if evaluation is not None:
+            progress["evaluation"] = evaluation.encoded()
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(state.params),
+            optimizer=ocp.args.StandardSave(state.optimizer),
+            **self._frozen_items(state, progress),
         )
-        self._saving, self._loss = step, loss
+        try:
+            self._manager.save(step, args=items, force=True)
+            self._saving = step
+        except Exception as error:
+            self._save_failed(step, error)
 
     def _frozen_items(self, state: TrainState, progress: dict[str, Any]) -> dict[str, Any]:
         """Return the item `progress`, with the fingerprint of frozen weights if there are any; and
@@ -198,34 +281,67 @@ class CheckpointSaver:
 
     def newest(self) -> int | None:
         """Return the newest committed step; None: there is none."""
-        return next((step for step, _ in self._steps.committed()), None)
+        found = self._next_committed(None)
+        return None if found is None else found[0]
 
     def has(self, step: int) -> bool:
         """Whether `step` is committed. (`newest` may be another program's step.)"""
         return any(step == one for one, _ in self._steps.committed())
 
+    def _next_committed(self, below: int | None) -> tuple[int, Path] | None:
+        """Return the newest committed step below the step `below` (None: of all)."""
+
+        def found() -> tuple[int, Path] | None:
+            steps = self._steps.committed()
+            return next((one for one in steps if below is None or one[0] < below), None)
+
+        return self._retries.run("the look for checkpoints", found)
+
     def committed(self, *, wait: bool = False) -> int | None:
         """Return the step of a save that was committed since the last call; None: none was. With
         `wait`, wait for the save that is going on. The manifest is written in the background; until
-        then the checkpoint cannot be verified.
+        then the checkpoint cannot be verified. If the save failed for a reason that may pass,
+        another step is due soon.
 
         Raises:
             Exception: whatever made the save fail in the background.
         """
-        if self._saving is None:
+        if self._saving is None or (not wait and self._manager.is_saving_in_progress()):
             return None
-        if wait:
-            self._manager.wait_until_finished()
-        if self._manager.is_saving_in_progress():
+        try:
+            self._manager.wait_until_finished()  # raises the exception that made the save fail
+        except Exception as error:
+            self._save_failed(self._saving, error)
             return None
-        self._manager.wait_until_finished()  # raises the exception that made the save fail
         step, self._saving = self._saving, None
+        self._failures = 0
         self.last_save_seconds = time.monotonic() - self._began
         if distributed.is_first():  # to it, a step is committed once all have written their parts
-            what = (step, self._loss)
-            self._recording = Thread(target=self._record, args=what, name="manifest")
+            self._recording = Thread(target=self._record, args=(step,), name="manifest")
             self._recording.start()
         return step
+
+    def _save_failed(self, step: int, error: Exception) -> None:
+        """Make another save due soon. Raises `error` if it does not pass, if there are other
+        processes, which may not have failed, or in a bucket, whose client has tried for long."""
+        if distributed.is_one_of_several() or not self._steps.commits_by_rename:
+            raise error
+        self._failures += 1
+        seconds = self._retries.pause(self._failures, f"the save of step {step}", error)
+        with suppress(Exception):  # it raises once more what made the save fail
+            self._manager.close()
+        del self._manager
+        self._saving, self._failed = None, _Failed(step, error, time.monotonic() + seconds)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last save failed, and another one is due soon."""
+        return self._failed is not None
+
+    def wait_for_next_try(self) -> None:
+        """Wait until a save that failed may be tried again."""
+        if self._failed is not None:
+            self._retries.sleep(max(0.0, self._failed.again_at - time.monotonic()))
 
     def pin_newest(self) -> None:
         """Keep the newest committed step, from which a failure can be replayed, until the next
@@ -278,17 +394,19 @@ class CheckpointSaver:
         if self._fence is not None:
             self._fence.check(what)
 
-    def _record(self, step: int, loss: float | None) -> None:
+    def _record(self, step: int) -> None:
         versions = {"jax": jax.__version__, "orbax": ocp.__version__}
         try:
-            write_manifest(self._steps.directory / str(step), self._fingerprint, versions)
+            path = self._steps.directory / str(step)
+            self._retries.run(
+                f"the manifest of step {step}",
+                lambda: write_manifest(path, self._fingerprint, versions),
+            )
         except Exception as error:  # what a store's client raises has no type in common
             text = f"step {step}: its manifest could not be written: {error}"
             self._warn(text, NoticeCode.MANIFEST_NOT_WRITTEN, step)
         try:
             self._steps.mark_committed(step)
-            if loss is not None:
-                self._steps.rate(step, loss)
             self._steps.evict(self._keep, self._allow, self._warn)
         except FencedError as error:
             self._fenced = error
@@ -300,10 +418,13 @@ class CheckpointSaver:
         """Return the newest step that `read` can read, and what it returned. A damaged step of this
         job is set aside; a step of an unknown owner is skipped and left as it is, because it may be
         a valid checkpoint of another program."""
-        skipped = list[str]()
-        for step, path in self._steps.committed():
+        skipped, below = list[str](), None
+        while (found := self._next_committed(below)) is not None:
+            step, path = found
+            below = step
+            load = partial(_load, path, self._fingerprint, self._warn, read, _ITEMS, own=True)
             try:
-                return step, _load(path, self._fingerprint, self._warn, read, _ITEMS, own=True)
+                return step, self._retries.run(f"the read of step {step}", load)
             except DamagedError as damage:
                 if self._steps.is_own(step, path):
                     set_aside(self._steps, path, str(damage), self._warn)
@@ -446,12 +567,13 @@ def restore(
 ) -> tuple[TrainState, Position]:
     """Restore state and data position of the committed `step` without verification, with the
     shapes and shardings of `abstract`."""
-    return _restore(path_of(place) / str(step), abstract, make_frozen)
+    state, progress = _restore(path_of(place) / str(step), abstract, make_frozen)
+    return state, progress["data"]
 
 
 def _restore(
     path: Path, abstract: TrainState, make_frozen: MakeFrozen | None
-) -> tuple[TrainState, Position]:
+) -> tuple[TrainState, Mapping[str, Any]]:
     needs_frozen = bool(jax.tree.leaves(abstract.frozen))
     has_frozen = needs_frozen and (path / FROZEN).is_dir()
     restored = _read(
@@ -470,7 +592,7 @@ def _restore(
         _require_same_frozen(path, progress.get(FROZEN), frozen)
     number = jax.device_put(jnp.int32(progress["step"]), abstract.step.sharding)
     state = TrainState(number, restored.params, restored.optimizer, frozen)
-    return state, progress["data"]
+    return state, progress
 
 
 def _require_same_frozen(path: Path, saved: str | None, made: Params) -> None:

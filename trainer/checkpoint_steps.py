@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -96,8 +96,9 @@ class CheckpointSteps(Protocol):
         """
         ...
 
-    def begin(self, step: int, warn: Warn) -> None:
-        """Record durably that `step` is about to be saved, and clear its names.
+    def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
+        """Record durably that `step` is about to be saved, and its validation loss, and clear its
+        names. `loss` is None if the step was not validated.
 
         Raises:
             UnmarkedCheckpointError: something has the step's name and cannot be moved.
@@ -108,8 +109,13 @@ class CheckpointSteps(Protocol):
         """Move away whatever has the final name of `step`, just before it is committed."""
         ...
 
+    def drop_failed(self, step: int) -> bool:
+        """Take what the failed save of `step` has left out of the way, though its threads may still
+        write; returns whether that is done. False: only the end of this process ends them."""
+        ...
+
     def mark_committed(self, step: int) -> None:
-        """Record that `step` was committed."""
+        """Record that `step`, whose save began last, was committed, and its validation loss."""
         ...
 
     def evict(self, keep: Keep, allow: Callable[[str], None], warn: Warn) -> None:
@@ -118,7 +124,7 @@ class CheckpointSteps(Protocol):
         ...
 
     def rate(self, step: int, loss: float) -> None:
-        """Record the validation loss of the committed `step`.
+        """Record the validation loss of `step`, which was validated after its commit.
 
         Raises:
             OSError: this cannot be recorded.
@@ -212,7 +218,7 @@ def forget(ledger: Ledger) -> None:
     """Record in the ledger that no save and no removal of an earlier process is going on."""
     if ledger.entries.saving is not None or ledger.entries.evicting:
         with ledger.change() as entries:
-            entries.saving = None
+            entries.saving = entries.loss = None
             entries.evicting.clear()
 
 
@@ -225,14 +231,18 @@ class Keep:
     every: int | None = None
     """And all multiples of this; None: no others."""
     best: bool = False
-    """And the one with the lowest validation loss."""
+    """And the one with the lowest validation loss; of several, the first."""
 
-    def spares(self, step: int, entries: Entries) -> bool:
-        """Whether `step` is kept however old it is: because of this, or to replay a failure
-        (`Entries.pinned`)."""
-        is_milestone = self.every is not None and step % self.every == 0
-        is_best = self.best and entries.best is not None and entries.best[0] == step
-        return is_milestone or is_best or step == entries.pinned
+    def spared(self, steps: Collection[int], entries: Entries) -> set[int]:
+        """Return which of `steps`, those that are there, are kept however old they are: because of
+        this, or to replay a failure (`Entries.pinned`)."""
+        losses = [(loss, step) for step, loss in entries.losses.items() if step in steps]
+        best = min(losses)[1] if self.best and losses else None
+        return {
+            step
+            for step in steps
+            if step in (best, entries.pinned) or (self.every is not None and step % self.every == 0)
+        }
 
 
 def steps_to_evict(
@@ -241,7 +251,8 @@ def steps_to_evict(
     """Return this job's steps that are not kept, oldest first."""
     own = [(step, path) for step, path in found if ledger.owns(step, path)]
     old = sorted(own, reverse=True)[keep.newest :][::-1]
-    return [(step, path) for step, path in old if not keep.spares(step, ledger.entries)]
+    spared = keep.spared(dict(own), ledger.entries)
+    return [(step, path) for step, path in old if step not in spared]
 
 
 def is_expected_in(path: Path) -> Callable[[str], bool]:
@@ -277,7 +288,7 @@ def evicting(step: int, ledger: Ledger, warn: Warn) -> Iterator[None]:
         warn(text, NoticeCode.CHECKPOINT_NOT_REMOVED, step)
         return
     with ledger.change() as entries:
-        entries.committed.pop(step, None)
+        entries.forget(step)
 
 
 def _is_named_as_a_step(entry: Path) -> bool:
@@ -333,15 +344,46 @@ class RenamedSteps:
         saving = self._ledger.entries.saving
         return None if saving is None else f"{saving}{TEMPORARY}"
 
-    def begin(self, step: int, warn: Warn) -> None:
+    def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
         """See `CheckpointSteps`."""
         for name in (f"{step}{TEMPORARY}", f"{step}"):
             self._move_away(name, warn)
-        self._ledger.begin(step)
+        self._ledger.begin(step, loss)
 
     def clear_final_name(self, step: int, warn: Warn) -> None:
         """See `CheckpointSteps`."""
         self._move_away(f"{step}", warn)
+
+    def drop_failed(self, step: int) -> bool:
+        """See `CheckpointSteps`. What cannot be removed now is removed by the next process."""
+        if self._exists(f"{step}"):  # the error came after the commit
+            self.mark_committed(step)
+            return True
+        name = self._name_for_eviction(step)
+        try:
+            removal.remove_tree(
+                Place.KILLED_SAVE,
+                self.directory / f"{step}{TEMPORARY}",
+                below=self.directory,
+                is_ours=lambda: True,
+                renamed_to=name,
+            )
+        except OSError as error:
+            log.info("failed-save-left", step=step, error=str(error))
+        self._forget_if_gone(name)
+        return not self._exists(f"{step}{TEMPORARY}")
+
+    def _name_for_eviction(self, step: int) -> str:
+        """Return a unique name for what is to be removed, recorded in the ledger."""
+        name = f"{_EVICTED}{step}-{uuid.uuid4().hex}"
+        with self._ledger.change() as entries:
+            entries.evicting.add(name)
+        return name
+
+    def _forget_if_gone(self, name: str) -> None:
+        if not self._exists(name):
+            with self._ledger.change() as entries:
+                entries.evicting.discard(name)
 
     def mark_committed(self, step: int) -> None:
         """See `CheckpointSteps`."""
@@ -360,9 +402,7 @@ class RenamedSteps:
         the ledger before."""
         for step, path in steps_to_evict(self._ledger, committed_steps(self.directory), keep):
             allow(f"the eviction of step {step}")
-            name = f"{_EVICTED}{step}-{uuid.uuid4().hex}"
-            with self._ledger.change() as entries:
-                entries.evicting.add(name)
+            name = self._name_for_eviction(step)
             with evicting(step, self._ledger, warn):
                 removal.remove_tree(
                     Place.STEP,
@@ -372,9 +412,7 @@ class RenamedSteps:
                     is_expected=is_expected_in(path),
                     renamed_to=name,
                 )
-            if not self._exists(name):
-                with self._ledger.change() as entries:
-                    entries.evicting.discard(name)
+            self._forget_if_gone(name)
 
     def is_own(self, step: int, path: Path) -> bool:
         """See `CheckpointSteps`."""
@@ -382,6 +420,7 @@ class RenamedSteps:
 
     def set_aside(self, path: Path, reason: str) -> str:
         """See `CheckpointSteps`: moves it into a folder whose name cannot be taken for a step."""
+        self._ledger.unrate(int(path.name))
         moved = removal.set_aside(path, CORRUPT, below=self.directory)
         with moved.with_name(f"{moved.name}{_REASON}").open("x", encoding="utf-8") as file:
             file.write(f"{reason}\n")

@@ -1,7 +1,13 @@
-"""Evaluation: the mean loss over the same batches every time."""
+"""Evaluation: the mean loss over the same batches every time.
+
+It can be broken off after any batch, and go on in another process with the same bits: the losses
+are added in the order of the batches, whoever adds them.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,6 +16,7 @@ from typing import Any
 from supervisor.config.training.sections import ValidationConfig
 from trainer.batch_sharder import BatchSharder
 from trainer.data import Batch, validation_batches
+from trainer.evaluation_progress import EvaluationProgress
 from trainer.executables import Executables
 from trainer.objective_choice import abstract_batch, objective_of
 from trainer.step import jit_evaluation_loss
@@ -43,22 +50,38 @@ class Evaluation:
         self._executables = executables
         self._loss: Any = None
         self._batches: list[Batch] = []
+        self._first = EvaluationProgress(_identity(config, spec))
+        self.num_batches = config.steps
 
     def due(self, step: int) -> bool:
         """Whether an evaluation is due after `step`."""
         return step % self._config.every == 0
 
-    def run(self, state: TrainState, stop: Callable[[], bool]) -> float | None:
-        """Return the mean loss of `state` in nats per token; None: `stop` returned True
-        meanwhile."""
+    def begin(self, progress: EvaluationProgress | None = None) -> EvaluationProgress:
+        """Return where to begin: at `progress`, if that is of the same evaluation, else at the
+        first batch."""
+        return progress if progress is not None and progress.of == self._first.of else self._first
+
+    def run(
+        self,
+        state: TrainState,
+        begin: EvaluationProgress,
+        stop: Callable[[], bool],
+        after_batch: Callable[[EvaluationProgress], None] = lambda progress: None,
+    ) -> float | EvaluationProgress:
+        """Evaluate `state` from `begin` on. Returns the mean loss in nats per token; or how far it
+        has come, if `stop` returned True meanwhile."""
         if self._loss is None:
             self._prepare()
-        total = 0.0
-        for batch in self._batches:
+        progress = begin
+        while progress.next_batch < len(self._batches):
             if stop():
-                return None
-            total += float(self._loss(state, self._sharder.put(batch)))
-        return total / len(self._batches)
+                return progress
+            batch = self._sharder.put(self._batches[progress.next_batch])
+            total = progress.total + float(self._loss(state, batch))
+            progress = replace(progress, next_batch=progress.next_batch + 1, total=total)
+            after_batch(progress)
+        return progress.total / len(self._batches)
 
     def _prepare(self) -> None:
         config, spec = self._config, self._spec
@@ -70,3 +93,14 @@ class Evaluation:
             spec.config.model.vocab_size,
         )
         self._loss = loss.result()
+
+
+def _identity(config: ValidationConfig, spec: TrainStateSpec) -> str:
+    """Return a digest of what decides which batches are evaluated."""
+    decides = {
+        "steps": config.steps,
+        "dataloader": config.dataloader.model_dump(mode="json"),
+        "batch": spec.config.loop.global_batch_size,
+        "vocabulary": spec.config.model.vocab_size,
+    }
+    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()

@@ -26,6 +26,7 @@ from supervisor.protocol import environment, removal
 from supervisor.protocol.committed import committed_at
 from supervisor.protocol.reading import UnreadableError, parse_object
 from trainer import bucket_paths
+from trainer.retries import Retries
 from trainer.step_files import files_in
 
 _BY_HAND = "by-hand"
@@ -41,6 +42,8 @@ class Entries:
 
     saving: int | None = None
     """The step whose save has begun, and is not known to be committed."""
+    loss: float | None = None
+    """The validation loss of that step; None: it was not validated."""
     committed: dict[int, int] = field(default_factory=dict)
     """Time of commit by step (ns since the epoch, from its metadata), without evicted ones."""
     evicting: set[str] = field(default_factory=set)
@@ -50,15 +53,24 @@ class Entries:
     pinned: int | None = None
     """The step that the last attempt with an exception or NaN restored or saved last: it is kept,
     so that the failure can be replayed. None: there was no such attempt."""
-    best: tuple[int, float] | None = None
-    """The committed step with the lowest validation loss, and that loss; None: none was
-    validated."""
+    losses: dict[int, float] = field(default_factory=dict)
+    """Validation loss by step, of those in `committed` that were validated; all are numbers."""
+
+    def forget(self, step: int) -> None:
+        """Forget that `step` was committed, and its loss."""
+        self.committed.pop(step, None)
+        self.losses.pop(step, None)
 
 
 class Ledger:
     """The ledger of one job in `directory`, which exists. One process at a time uses it."""
 
-    def __init__(self, directory: Path, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        environ: Mapping[str, str] = os.environ,
+        retries: Retries = Retries(),  # noqa: B008  # it is frozen
+    ) -> None:
         """Choose the ledger of this job; nothing is read yet."""
         job = environ.get(environment.JOB, _BY_HAND)
         if not _ID.fullmatch(job):
@@ -66,6 +78,7 @@ class Ledger:
         self._directory = directory
         self._name = f"supervise_ledger_{job}.json"
         self._lock = Lock()
+        self._retries = retries
         self.entries = Entries()
 
     def load(self) -> str | None:
@@ -77,7 +90,8 @@ class Ledger:
         """
         self.entries = Entries()
         try:
-            self.entries = _parsed(files_in(self._directory).read(self._name), self._name)
+            data = self._retries.run(f"the read of {self._name}", self._read)
+            self.entries = _parsed(data, self._name)
         except FileNotFoundError:
             return None
         except UnreadableError as error:
@@ -98,21 +112,31 @@ class Ledger:
         """
         with self._lock:
             yield self.entries
-            files_in(self._directory).replace(self._name, _encoded(self.entries))
+            self._retries.run(f"the write of {self._name}", self._write)
 
-    def begin(self, step: int) -> None:
-        """Record that the save of `step` begins; errors as `change`."""
+    def _read(self) -> bytes:
+        return files_in(self._directory).read(self._name)
+
+    def _write(self) -> None:
+        files_in(self._directory).replace(self._name, _encoded(self.entries))
+
+    def begin(self, step: int, loss: float | None) -> None:
+        """Record that the save of `step` begins, and its validation loss: a kill just after the
+        commit must not lose it. Errors as `change`."""
         with self.change() as entries:
-            entries.saving = step
-            entries.committed.pop(step, None)
+            entries.saving, entries.loss = step, loss
+            entries.forget(step)
 
     def mark_committed(self, step: int) -> None:
-        """Record that the save of `step` is over, and its time of commit; errors as `change`."""
+        """Record that the save of `step` is over, its time of commit, and its validation loss;
+        errors as `change`."""
         at = committed_at(self._directory / f"{step}")
         with self.change() as entries:
-            entries.saving = None
+            loss, entries.saving, entries.loss = entries.loss, None, None
             if at is not None:
                 entries.committed[step] = at
+                if loss is not None and isfinite(loss):
+                    entries.losses[step] = loss
 
     def pin(self, step: int) -> None:
         """Record that `step` is kept until another one is pinned; errors as `change`."""
@@ -121,14 +145,17 @@ class Ledger:
                 entries.pinned = step
 
     def rate(self, step: int, loss: float) -> None:
-        """Record the validation loss of the committed `step`, if it is a number and the lowest of
-        those that are still there; errors as `change`."""
-        best = self.entries.best
-        if not isfinite(loss):
-            return
-        if best is None or best[0] not in self.entries.committed or loss < best[1]:
+        """Record the validation loss of `step`, which was validated after its commit; errors as
+        `change`."""
+        if step in self.entries.committed and isfinite(loss):
             with self.change() as entries:
-                entries.best = step, loss
+                entries.losses[step] = loss
+
+    def unrate(self, step: int) -> None:
+        """Forget the validation loss of `step`, which is not used any more; errors as `change`."""
+        if step in self.entries.losses:
+            with self.change() as entries:
+                entries.losses.pop(step)
 
     def owns(self, step: int, path: Path) -> bool:
         """Whether the committed step in `path` is the one that this job committed.
@@ -156,11 +183,12 @@ def _parsed(data: bytes, name: str) -> Entries:
         saving = body["saving"]
         return Entries(
             None if saving is None else int(saving),
+            None if body.get("loss") is None else float(body["loss"]),
             {int(step): int(at) for step, at in body["committed"].items()},
             {str(one) for one in body["evicting"]},
             {str(one) for one in body["told"]},
             None if body.get("pinned") is None else int(body["pinned"]),
-            None if body.get("best") is None else (int(body["best"][0]), float(body["best"][1])),
+            {int(step): float(loss) for step, loss in body.get("losses", {}).items()},
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UnreadableError(name, f"is not a ledger ({type(error).__name__})") from None
@@ -169,10 +197,11 @@ def _parsed(data: bytes, name: str) -> Entries:
 def _encoded(entries: Entries) -> bytes:
     body: dict[str, Any] = {
         "saving": entries.saving,
+        "loss": entries.loss,
         "committed": {str(step): at for step, at in sorted(entries.committed.items())},
         "evicting": sorted(entries.evicting),
         "told": sorted(entries.warned)[:_MAX_WARNED],
         "pinned": entries.pinned,
-        "best": entries.best,
+        "losses": {str(step): loss for step, loss in sorted(entries.losses.items())},
     }
     return json.dumps(body, indent=1).encode() + b"\n"

@@ -28,6 +28,16 @@ TEXTS: Mapping[str, str] = {
     "checkpoint-committed": "step {step}  checkpoint committed",
     "checkpoint-restored": "restored step {step} from {directory}",
     "evaluated": "step {step}  validation loss {loss:.4f}",
+    "evaluation-broken-off": (
+        "step {step}  validation stops after {done} of {batches} batches: the next attempt goes on "
+        "there"
+    ),
+    "evaluation-not-noted": (
+        "step {step}  how far the validation is could not be noted ({error}): another attempt "
+        "would begin with an earlier batch"
+    ),
+    "evaluation-resumed": "step {step}  validation goes on after {done} of {batches} batches",
+    "failed-save-left": "step {step}  what its failed save has left is removed later: {error}",
     "mesh-chosen": (
         "{num_devices} {platform} devices: data {data} x fsdp {fsdp}, {per_device_batch} "
         "sequences a device at a time, accumulation {accumulation}"
@@ -40,6 +50,7 @@ TEXTS: Mapping[str, str] = {
     "started-afresh": "fresh start: no committed checkpoint in {directory}",
     "step-completed": "step {step}  loss {loss:.4f}  lr {learning_rate:.2e}",
     "step-removed": "removing {path}: {reason}",
+    "storage-retried": "{what} failed ({error}): it is tried again in {seconds:.1f} s",
     "warning": "{text}",
 }
 """The line for each event."""

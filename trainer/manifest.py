@@ -30,7 +30,12 @@ from trainer.step_files import StepFiles, files_in
 T = TypeVar("T")
 
 MANIFEST = "supervise_manifest.json"
-OTHERS = (MARKER, MANIFEST, MANIFEST + ".tmp", f".{MANIFEST}.tmp")
+EVALUATION_NOTE = "supervise_evaluation.json"
+"""How far the evaluation of the step has come: see `trainer.evaluation_progress`."""
+OTHERS = (
+    *(MARKER, MANIFEST, MANIFEST + ".tmp", f".{MANIFEST}.tmp"),
+    *(EVALUATION_NOTE, f".{EVALUATION_NOTE}.tmp"),
+)
 """Names of files that may lie beside those that a manifest lists."""
 READING_MARK = "supervise_reading_rank"
 """The name of the mark of `trainer.verification`, without the rank."""

@@ -115,10 +115,10 @@ class MarkedSteps:
         except NotOursError as error:
             warn(str(error), NoticeCode.CHECKPOINT_NOT_REMOVED, step)
         with self._ledger.change():
-            entries.committed.pop(step, None)
+            entries.forget(step)
         return True
 
-    def begin(self, step: int, warn: Warn) -> None:
+    def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
         """See `CheckpointSteps`. A damaged step of this job with the same number is removed."""
         path = self.directory / f"{step}"
         if _is_in_the_way(path):
@@ -128,11 +128,15 @@ class MarkedSteps:
                     "move it away"
                 )
             self._remove(Place.STEP, path, partial(self._ledger.owns, step, path))
-        self._ledger.begin(step)
+        self._ledger.begin(step, loss)
 
     def clear_final_name(self, step: int, warn: Warn) -> None:
         """See `CheckpointSteps`. Nothing to do: the step has its final name from the start, and its
         marker is created only if there is none."""
+
+    def drop_failed(self, step: int) -> bool:
+        """See `CheckpointSteps`. A step that is still being written cannot be moved."""
+        return False
 
     def mark_committed(self, step: int) -> None:
         """See `CheckpointSteps`."""
@@ -165,6 +169,7 @@ class MarkedSteps:
 
     def set_aside(self, path: Path, reason: str) -> str:
         """See `CheckpointSteps`. If it is killed half-way, the next `clear` completes it."""
+        self._ledger.unrate(int(path.name))
         files_in(path).replace(
             DAMAGED,
             f"{reason}\n\nTo use it all the same, remove this, and put {MARKER} in its "

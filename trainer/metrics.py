@@ -36,6 +36,8 @@ _INTERVAL = 1.0
 _MAX_WAITING = 100_000
 """Lines that wait while the file cannot be written: the newest."""
 
+_EVALUATED = f"{metrics_file.EVALUATION}loss"
+
 Point = tuple[float, int, Mapping[str, float]]
 """Unix time, step, and what was measured."""
 
@@ -70,9 +72,10 @@ class MetricsWriter:
         attempt = identity.attempt if identity is not None else 1
         return cls(Path(path) if path is not None and is_writer else None, phase, attempt, warn)
 
-    def begin(self, step: int, *, tensorboard: bool = False) -> None:
-        """Go on after `step`: the lines of later steps of this phase are cut off. With
-        `tensorboard`, write for it too, into a folder beside the file."""
+    def begin(self, step: int, *, evaluates: bool = False, tensorboard: bool = False) -> None:
+        """Go on after `step`: the lines of later steps of this phase are cut off. If the attempt
+        `evaluates` that step, an evaluation of it is cut off, too. With `tensorboard`, write for it
+        too, into a folder beside the file."""
         self._last = step
         if self._path is None:
             return
@@ -81,7 +84,10 @@ class MetricsWriter:
 
             folder = self._path.parent / "tensorboard" / self._phase
             self._plots = TensorBoardFile(folder, self._attempt, step)
-        self._is_superseded = lambda line: line.get("phase") == self._phase and line["step"] > step
+        self._is_superseded = lambda line: (
+            line.get("phase") == self._phase
+            and (line["step"] > step or (evaluates and line["step"] == step and _EVALUATED in line))
+        )
         with self._lock:
             self._write()
 
@@ -101,8 +107,7 @@ class MetricsWriter:
         if self._path is None:
             return
         with self._lock:
-            measured = {f"{metrics_file.EVALUATION}loss": loss}
-            self._waiting.append((time.time(), step, measured))
+            self._waiting.append((time.time(), step, {_EVALUATED: loss}))
 
     def flush(self, pending: Sequence[tuple[int, Metrics]] = ()) -> None:
         """Write all that waits, after adding the steps `pending`, which are in order. An error is

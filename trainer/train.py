@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from trainer.checkpoint import CheckpointSaver
 from trainer.checkpoint_steps import Keep, steps_in
 from trainer.config_fingerprint import fingerprint
 from trainer.evaluation import Evaluation
+from trainer.evaluation_progress import EvaluationProgress
 from trainer.first_state import first_state
 from trainer.host_time import HostTime
 from trainer.inflight import InFlight
@@ -77,17 +79,20 @@ def train(
     snapshots = SnapshotWriter.of(spec, worker_log.warn)
     begun = _resume(snapshots, checkpoints, batches)
     snapshot = begun is not None
-    state, restored = begun or _start(config, checkpoints, spec, batches, worker_log.warn)
-    reporter.restored(restored, snapshot=snapshot)
-    step = restored or 0
-    metrics.begin(step, tensorboard=config.init.metrics.tensorboard)
+    begun = begun or _start(config, checkpoints, spec, batches, worker_log.warn)
+    reporter.restored(begun.restored, snapshot=snapshot)
+    step = begun.restored or 0
+    validation = config.fit.validation
+    broken_off = begun.broken_off if validation is not None else None
+    metrics.begin(
+        step, evaluates=broken_off is not None, tensorboard=config.init.metrics.tensorboard
+    )
 
     reporter.stage(Stage.COMPILING, step)
     train_step = setup.train_step.result()
 
-    validation = config.fit.validation
     TrainingLoop(
-        state=state,
+        state=begun.state,
         step=step,
         max_steps=loop.max_steps,
         train_step=train_step,
@@ -107,6 +112,7 @@ def train(
         host_time=HostTime(reporter) if distributed.is_one_of_several() else None,
         snapshots=snapshots,
         simulated=HeldDevices.from_environment(),
+        broken_off=broken_off,
     ).run()
     reporter.stage(Stage.FINISHING, loop.max_steps)
     checkpoints.close()
@@ -137,6 +143,8 @@ def _is_complete(config: TrainerConfig, checkpoints: CheckpointSaver, reporter: 
     step = checkpoints.newest_verified()
     if step is None or step < max_steps:
         return False
+    if config.fit.validation is not None and checkpoints.broken_off_evaluation(step) is not None:
+        return False
     log.info("already-complete", step=step, max_steps=max_steps)
     reporter.restored(step)
     reporter.stage(Stage.FINISHING, step)
@@ -161,18 +169,29 @@ def _adjustable(
         yield SKIP_STEPS
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What training goes on from."""
+
+    state: TrainState
+    restored: int | None
+    """The step at which `state` was saved; None: a fresh state."""
+    broken_off: EvaluationProgress | None = None
+    """The evaluation of that step which was broken off; None: none is due."""
+
+
 def _resume(
     snapshots: SnapshotWriter | None, checkpoints: CheckpointSaver, batches: Any
-) -> tuple[TrainState, int] | None:
-    """Resume from the snapshot in memory; returns its state and step. None: there is none to resume
-    from."""
+) -> _Begun | None:
+    """Resume from the snapshot in memory, which is taken after the evaluation of its step. None:
+    there is none to resume from."""
     found = snapshots.restore(checkpoints.newest()) if snapshots is not None else None
     if found is None:
         return None
     step, state, position = found
     batches.set_state(position)
     log.info("snapshot-restored", step=step)
-    return state, step
+    return _Begun(state, step)
 
 
 def _start(
@@ -181,18 +200,17 @@ def _start(
     spec: TrainStateSpec,
     batches: Any,
     warn: Warn,
-) -> tuple[TrainState, int | None]:
-    """Return the state to train from, and the step at which it was saved (None: a fresh state).
-    Sets `batches` to the position that belongs to the state."""
+) -> _Begun:
+    """Return what training goes on from without a snapshot, and set `batches` to the position that
+    belongs to it."""
     directory = config.init.checkpoint.directory
     restored = checkpoints.restore(
         spec.abstract, lambda: first_state(config.start_from, spec, warn).frozen
     )
     if restored is not None:
-        step, state, position = restored
-        batches.set_state(position)
-        log.info("checkpoint-restored", step=step, directory=str(directory))
-        return state, step
+        batches.set_state(restored.position)
+        log.info("checkpoint-restored", step=restored.step, directory=str(directory))
+        return _Begun(restored.state, restored.step, restored.evaluation)
     if config.start_from is None:
         log.info("started-afresh", directory=str(directory))
-    return first_state(config.start_from, spec, warn), None
+    return _Begun(first_state(config.start_from, spec, warn), None)

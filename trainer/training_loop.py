@@ -4,6 +4,10 @@ At a boundary, in this order: steps in flight complete (with their reports and i
 evaluation, snapshot, save. So an evaluation that fails is run again after the restart, never
 skipped, and a fault that is injected at a step comes before that step's save. A snapshot alone
 waits for no step in flight.
+
+Whoever is told to stop in an evaluation does not wait for its end: that step is saved at once, with
+how far its evaluation has come, and the next attempt begins with the rest of it
+(`trainer.evaluation_progress`).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from supervisor.protocol.fault_injection import FaultInjector
 from supervisor.protocol.messages import Stage
@@ -21,6 +25,7 @@ from trainer import distributed
 from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import CheckpointSaver
 from trainer.evaluation import Evaluation
+from trainer.evaluation_progress import EvaluationProgress
 from trainer.host_time import HostTime
 from trainer.inflight import InFlight, NotFiniteError
 from trainer.log import log
@@ -60,6 +65,8 @@ class TrainingLoop:
     simulated: HeldDevices | None = None
     evaluated: tuple[int, float | None] = (-1, None)
     """The step that was validated last, and its loss."""
+    broken_off: EvaluationProgress | None = None
+    """The evaluation of `step` that an earlier attempt broke off; None: none is due at first."""
 
     def run(self) -> None:
         """Train to the end and save there. When asked to stop, save and end by the signal that
@@ -85,11 +92,11 @@ class TrainingLoop:
     def _run(self) -> None:
         termination = Termination(distributed.preemption_notice())
         self.reporter.stage(Stage.TRAINING, self.step)
+        if self.evaluation is not None and self.broken_off is not None:
+            self._evaluate_the_rest(self.evaluation, self.broken_off, termination)
         while self.step < self.max_steps:
             if termination.requested():
-                self._save_now()
-                distributed.shut_down()
-                termination.die()
+                self._stop(termination)
             if self.simulated is not None:
                 self.simulated.fail_if_broken()
             self._advance()
@@ -119,15 +126,53 @@ class TrainingLoop:
     def _evaluate(self, evaluation: Evaluation, termination: Termination) -> None:
         self.in_flight.drain()
         self.reporter.stage(Stage.EVALUATING, self.step)
-        loss = evaluation.run(self.state, termination.requested)
-        if loss is not None:
-            log.info("evaluated", step=self.step, loss=loss)
-            self.reporter.evaluated(self.step, {"loss": loss})
-            self.metrics.evaluated(self.step, loss)
-            self.evaluated = self.step, loss
+        found = evaluation.run(self.state, evaluation.begin(), termination.requested)
+        if isinstance(found, EvaluationProgress):
+            self._tell_progress("evaluation-broken-off", found, evaluation)
+            self._stop(termination, found)
+        self._evaluated(found)
+
+    def _evaluate_the_rest(
+        self, evaluation: Evaluation, broken_off: EvaluationProgress, termination: Termination
+    ) -> None:
+        """Go on with the evaluation of this step, which is committed: so its note is kept."""
+        note = self.checkpoints.evaluation_note(self.step)
+        self.reporter.stage(Stage.EVALUATING, self.step)
+        begin = evaluation.begin(broken_off)
+        self._tell_progress("evaluation-resumed", begin, evaluation)
+        found = evaluation.run(self.state, begin, termination.requested, note.update)
+        if isinstance(found, EvaluationProgress):
+            self._tell_progress("evaluation-broken-off", found, evaluation)
+            note.write(found)
+            self._stop(termination)
+        self._evaluated(found)
+        self.checkpoints.rate(self.step, found)
+        self.metrics.flush()
+        self.metrics.sync()
+        note.write(replace(begin, is_done=True))
+
+    def _evaluated(self, loss: float) -> None:
+        log.info("evaluated", step=self.step, loss=loss)
+        self.reporter.evaluated(self.step, {"loss": loss})
+        self.metrics.evaluated(self.step, loss)
+        self.evaluated = self.step, loss
         self.reporter.stage(Stage.TRAINING, self.step)
         if self.host_time is not None:
             self.host_time.start_over()
+
+    def _tell_progress(
+        self, event: str, progress: EvaluationProgress, evaluation: Evaluation
+    ) -> None:
+        done, batches = progress.next_batch, evaluation.num_batches
+        log.info(event, step=self.step, done=done, batches=batches)
+
+    def _stop(
+        self, termination: Termination, evaluation: EvaluationProgress | None = None
+    ) -> NoReturn:
+        """Save, with the `evaluation` that was broken off, and end by the signal that asked."""
+        self._save_now(evaluation)
+        distributed.shut_down()
+        termination.die()
 
     def _save_if_due(self) -> None:
         if self.snapshots is not None and self.snapshots.due(self.step):
@@ -140,20 +185,24 @@ class TrainingLoop:
     def _save(self) -> None:
         self.in_flight.drain()
         self._tell_committed(wait=True)
-        self._begin_save()
+        if not self.checkpoints.has_failed or self.checkpoints.due(self.step):
+            self._begin_save()
 
-    def _save_now(self) -> None:
+    def _save_now(self, evaluation: EvaluationProgress | None = None) -> None:
         """Save this step, unless it is committed already. Return when it is committed and its
         manifest is written."""
         self.in_flight.drain()
         self.reporter.stage(Stage.SAVING, self.step)
         self._tell_committed(wait=True)
-        if not self.checkpoints.has(self.step):
-            self._begin_save()
+        is_due = not self.checkpoints.has(self.step)
+        while is_due:
+            self.checkpoints.wait_for_next_try()
+            self._begin_save(evaluation)
             self._tell_committed(wait=True)
+            is_due = self.checkpoints.has_failed and not self.checkpoints.has(self.step)
         self.checkpoints.wait_for_manifest()
 
-    def _begin_save(self) -> None:
+    def _begin_save(self, evaluation: EvaluationProgress | None = None) -> None:
         if not self.all_finite(self.state):
             raise NotFiniteError(
                 f"step {self.step}: NaN or Inf in the parameters or the optimizer's state; "
@@ -161,7 +210,8 @@ class TrainingLoop:
             )
         self.metrics.flush()
         loss = self.evaluated[1] if self.evaluated[0] == self.step else None
-        self.checkpoints.save(self.state, self.step, self.batches.get_state(), loss)
+        position = self.batches.get_state()
+        self.checkpoints.save(self.state, self.step, position, loss, evaluation)
 
     def _tell_committed(self, *, wait: bool = False) -> None:
         step = self.checkpoints.committed(wait=wait)

@@ -144,8 +144,8 @@ class Place(Enum):
         "has a manifest, all of its files are in it",
     )
     KILLED_SAVE = _Removable(
-        "the remains of a killed save",
-        r"\d+(?:\.orbax-checkpoint-tmp)?(?:/.*)?",
+        "the remains of a killed or failed save",
+        r"(?:\d+(?:\.orbax-checkpoint-tmp)?|\.supervise-evicted-\d+-[0-9a-f]{32})(?:/.*)?",
         "the job's ledger, written and synced before the save began, says that this step was being "
         "saved",
     )

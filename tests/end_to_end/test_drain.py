@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -106,18 +107,31 @@ def test_a_drain_before_the_first_step_loses_nothing(
 
 
 def test_a_drain_breaks_an_evaluation_off_and_saves(
-    start: Start, model_dir: Path, cache: dict[str, str]
+    start: Start, supervise: Supervise, model_dir: Path, cache: dict[str, str]
 ) -> None:
-    """The first evaluation follows step 3, and is long enough to be met."""
-    job = config(model_dir, max_steps=ENDLESS)
-    job["trainer"]["fit"]["validation"] |= {"every": 3, "steps": 5000}
-    running = start(job, env=cache)
-    running.wait_for("step 3  loss")
-    running.signal(signal.SIGTERM)
-    result = running.result()
-    assert_drained(result)
-    assert assert_saved_where_it_was(result) == 3
-    assert not result.has_event("evaluated")
+    """The first evaluation follows step 3, the second the last step. They are long enough to be
+    met, and the job is not done without them."""
+    job = config(model_dir, max_steps=6)
+    job["trainer"]["fit"]["validation"] |= {"every": 3, "steps": 2000}
+    evaluated = list[int]()
+    for attempt, step in ((1, 3), (2, 6)):
+        running = start(job, env=cache)
+        running.wait_for(f"step {step}  loss")
+        running.signal(signal.SIGTERM)
+        result = running.result()
+        assert result.code == 75, result.log
+        assert result.attempts == attempt
+        assert result.summary["highest_committed_step"] == step
+        assert f"step {step}  validation stops after".encode() in result.rank_log(attempt)
+        evaluated += [event["step"] for event in result.events("evaluated")]
+    result = supervise(job, env=cache)
+    assert result.code == 0, result.log
+    assert result.attempts == 3
+    assert evaluated == [3]
+    assert [event["step"] for event in result.events("evaluated")] == [6]
+    lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "evaluation_loss" in line] == [3, 6]
+    assert supervise(job, env=cache).attempts == 3, "it is complete"
 
 
 def test_a_hail_of_sigterms_during_the_save_does_not_corrupt_it(

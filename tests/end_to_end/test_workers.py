@@ -3,6 +3,7 @@ bits."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -68,6 +69,29 @@ def test_preempted_and_killed_as_one_they_end_with_the_same_bits(
     assert_same_bits(
         final_state(struck, model_dir, STEPS), final_state(whole, tmp_path / "whole", STEPS)
     )
+
+
+@pytest.mark.slow
+def test_stopped_in_an_evaluation_they_go_on_with_it_as_one(
+    start: Start, model_dir: Path, tmp_path: Path, cache: dict[str, str]
+) -> None:
+    whole = two_workers(tmp_path / "whole")
+    assert start(whole, env=cache).result(120).code == 0
+    told = {"stage": "EVALUATING", "signal": "SIGTERM", "rank": 1}
+    struck = two_workers(model_dir, told, {"step": 23, "signal": "SIGKILL", "rank": 0})
+    result = start(struck, env=cache).result(120)
+    assert result.code == 0, result.log
+    assert [each["starting_step"] for each in result.summary["attempts"]] == [0, 20, 20]
+    assert b"validation stops after" in result.rank_log(1)
+    assert _evaluations(model_dir) == _evaluations(tmp_path / "whole")
+    assert_same_bits(
+        final_state(struck, model_dir, STEPS), final_state(whole, tmp_path / "whole", STEPS)
+    )
+
+
+def _evaluations(model_dir: Path) -> list[tuple[int, float]]:
+    lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    return [(one["step"], one["evaluation_loss"]) for one in lines if "evaluation_loss" in one]
 
 
 def _standbys(running: Running) -> int:

@@ -29,9 +29,10 @@ from tests.faulty_store import RESET, SILENCE, Fault, FaultyStore, Request, answ
 from tests.running import PATIENCE
 from tests.training.notices import Notices
 from trainer import bucket_paths
-from trainer.checkpoint import CheckpointSaver, newest_step, restore, restore_parts
+from trainer.checkpoint import CheckpointSaver, Restored, newest_step, restore, restore_parts
 from trainer.checkpoint_steps import NoUsableCheckpointError, UnmarkedCheckpointError, steps_in
 from trainer.config_fingerprint import fingerprint, fingerprint_across
+from trainer.evaluation_progress import EvaluationNote, EvaluationProgress
 from trainer.fence import FencedError
 from trainer.log import Warn
 from trainer.manifest import MANIFEST, read_manifest
@@ -78,7 +79,7 @@ class Saver:
         checkpoints.close()
         return state
 
-    def restored(self) -> tuple[int, TrainState, Any] | None:
+    def restored(self) -> Restored | None:
         return self.opened().restore(self.spec.abstract)
 
 
@@ -123,7 +124,7 @@ def test_what_is_saved_is_verified_and_restored_to_the_bit(
     saver, state = saved
     found = saver.restored()
     assert found is not None
-    step, restored, position = found
+    step, restored, position, _ = found
     assert (step, position, saver.said) == (20, {"next": 20}, [])
     assert_same_bits((restored.params, restored.optimizer), (state.params, state.optimizer))
     manifest = read_manifest(path_of(saver, 20))
@@ -140,6 +141,9 @@ def test_what_is_saved_is_verified_and_restored_to_the_bit(
 
 def test_old_steps_go_and_the_newest_is_found(copy: Saver) -> None:
     copy.keep = 2
+    note, progress = EvaluationNote(path_of(copy, 10)), EvaluationProgress("a", 7, 0.1 + 0.2)
+    note.write(progress)
+    assert note.read() == progress
     copy.save(30)
     assert newest_step(copy.place) == 30
     assert steps(copy.place) == {"20", "30"}
@@ -168,8 +172,8 @@ class Interrupted(MarkedSteps):
     early = False
     """Whether it happens before the owner is asked."""
 
-    def begin(self, step: int, warn: Warn) -> None:
-        super().begin(step, warn)
+    def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
+        super().begin(step, warn, loss)
         if self.early:
             self.happens(self.directory / str(step))
 

@@ -49,6 +49,7 @@ from trainer.fence import Fence, FencedError
 from trainer.log import Warn
 from trainer.manifest import MANIFEST, write_manifest
 from trainer.marked_steps import MarkedSteps
+from trainer.retries import Retries
 from trainer.train_state import TrainState
 
 ENVIRON = {"SUPERVISE_JOB": "0123456789ab"}
@@ -71,7 +72,8 @@ class Saver:
         self.steps_in: type[RenamedSteps | MarkedSteps] = RenamedSteps
 
     def opened(self) -> CheckpointSaver:
-        return CheckpointSaver(self.steps_in(self.directory), self.keep, {}, self.said)
+        steps = self.steps_in(self.directory)
+        return CheckpointSaver(steps, self.keep, {}, self.said, retries=Retries(pauses=()))
 
     def save(self, *steps: int) -> None:
         checkpoints = self.opened()
@@ -240,8 +242,8 @@ def test_what_comes_into_the_way_of_a_save_is_set_aside(saver: Saver) -> None:
 
 def test_what_comes_into_the_way_while_orbax_saves_is_set_aside(saver: Saver) -> None:
     class Meanwhile(RenamedSteps):
-        def begin(self, step: int, warn: Warn) -> None:
-            super().begin(step, warn)
+        def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
+            super().begin(step, warn, loss)
             (self.directory / f"{step}").mkdir()
             (self.directory / f"{step}" / "mine").write_text("x")
 
@@ -596,8 +598,8 @@ def test_a_trainer_that_is_not_the_owners_commits_nothing(
     saver: Saver, owner: Path, change: Callable[[Path], None], message: str
 ) -> None:
     class LostDuringTheSave(RenamedSteps):
-        def begin(self, step: int, warn: Warn) -> None:
-            super().begin(step, warn)
+        def begin(self, step: int, warn: Warn, loss: float | None = None) -> None:
+            super().begin(step, warn, loss)
             change(owner)
             commit_as_the_new_owner(self.directory / f"{step}")
 

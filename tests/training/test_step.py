@@ -3,11 +3,12 @@
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -23,6 +24,7 @@ from supervisor.config.training.sections import OptimizerConfig, ValidationConfi
 from trainer.batch_sharder import BatchSharder
 from trainer.data import Batch
 from trainer.evaluation import Evaluation
+from trainer.evaluation_progress import EvaluationProgress
 from trainer.executables import Executables
 from trainer.log import WorkerLog
 from trainer.mesh import make_mesh
@@ -154,18 +156,27 @@ def termination() -> Iterator[Termination]:
         signal.signal(number, handler)
 
 
-def test_an_evaluation_repeats_itself_and_is_left_on_request(termination: Termination) -> None:
+def test_an_evaluation_repeats_itself_to_the_bit_also_in_parts(termination: Termination) -> None:
     rung = Rung(1, 1, 1, 4, 2)
     sharder = BatchSharder(make_mesh(rung), rung)
     spec = TrainStateSpec.of(_init(dropout=0.5), sharder.mesh)
     config = ValidationConfig.model_validate(
-        {"every": 4, "steps": 2, "dataloader": {"paths": "stdlib/json/tool.py"}}
+        {"every": 4, "steps": 5, "dataloader": {"paths": "stdlib/json/tool.py"}}
     )
     executables = Executables(None, {}, WorkerLog())
     evaluation, state = Evaluation(config, spec, sharder, executables), spec.fresh()
-    loss = evaluation.run(state, termination.requested)
-    assert loss is not None
+    first = evaluation.begin()
+    loss = evaluation.run(state, first, termination.requested)
+    assert isinstance(loss, float)
     assert abs(loss - np.log(264)) < 1.5
-    assert evaluation.run(state, termination.requested) == loss
+    assert evaluation.run(state, first, termination.requested) == loss
     os.kill(os.getpid(), signal.SIGTERM)
-    assert evaluation.run(state, termination.requested) is None
+    assert evaluation.run(state, first, termination.requested) == first
+    for done in range(5):
+        found = evaluation.run(state, first, partial(next, iter([False] * done + [True])))
+        assert isinstance(found, EvaluationProgress)
+        assert found.next_batch == done
+        kept = EvaluationProgress.parsed(json.loads(json.dumps(found.encoded())))
+        assert evaluation.run(state, evaluation.begin(kept), lambda: False) == loss
+    other = config.model_copy(update={"steps": 4})
+    assert Evaluation(other, spec, sharder, executables).begin(kept).next_batch == 0

@@ -3,6 +3,8 @@ refused and left alone."""
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
 import signal
 import time
@@ -16,6 +18,7 @@ from supervisor.config.training.resolved import StartPoint, parse
 from supervisor.diagnosis.failure import Evidence, RankEvidence, Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
+from supervisor.protocol.committed import METADATA
 from supervisor.protocol.messages import NoticeCode
 from tests.training.notices import Notices
 from trainer.checkpoint import (
@@ -30,6 +33,8 @@ from trainer.manifest import MANIFEST, read_manifest
 from trainer.train_state import TrainState
 
 from .harness import MakeTrainer, Trainer, assert_same_bits, spec, tiny
+
+SEED = int(os.environ.get("SEED", random.randrange(2**32)))
 
 Damage = Callable[[Path], None]
 
@@ -136,7 +141,7 @@ def test_what_is_damaged_is_moved_aside_and_can_be_saved_again(
     checkpoints, abstract = opened(copy, said)
     restored = checkpoints.restore(abstract)
     assert restored is not None
-    step, state, position = restored
+    step, state, position, _ = restored
     assert step == 10
     assert reason in "\n".join(said)
     assert (said.codes, said.steps) == ([NoticeCode.CHECKPOINT_DAMAGED], [12])
@@ -146,6 +151,45 @@ def test_what_is_damaged_is_moved_aside_and_can_be_saved_again(
     assert checkpoints.committed(wait=True) == 12
     checkpoints.close()
     assert checkpoints.newest_verified() == 12
+
+
+@pytest.mark.slow
+def test_of_two_hundred_flipped_bits_each_is_caught(
+    stopped: tuple[Trainer, str], copy: Trainer
+) -> None:
+    """Half of them in any file, half anywhere in the bytes, most of which are parameters. A flip in
+    the time of the commit makes the step another job's, which is left where it is."""
+    print(f"SEED={SEED}")
+    chance = random.Random(SEED)
+    step, ten = copy.checkpoints / "12", stopped[0].state(10)
+    manifest = read_manifest(step)
+    assert manifest is not None
+    sizes = {name: (step / name).stat().st_size for name in (*manifest.files, MANIFEST)}
+    filled = [name for name, size in sizes.items() if size]
+    for number in range(200):
+        weights = [sizes[name] if number % 2 else 1 for name in filled]
+        (name,) = chance.choices(filled, weights)
+        byte, bit = chance.randrange(sizes[name]), chance.randrange(8)
+        content = bytearray((step / name).read_bytes())
+        content[byte] ^= 1 << bit
+        (step / name).write_bytes(content)
+        flipped = f"bit {bit} of byte {byte} of {name}"
+
+        said = Notices()
+        checkpoints, abstract = opened(copy, said)
+        restored = checkpoints.restore(abstract)
+        assert restored is not None, flipped
+        assert restored.step == 10, flipped
+        assert_same_bits(restored.state, ten)
+        told = (NoticeCode.CHECKPOINT_DAMAGED, 12), (NoticeCode.CHECKPOINT_SKIPPED, 12)
+        assert set(told) & set(zip(said.codes, said.steps, strict=True)), (flipped, said)
+        if NoticeCode.CHECKPOINT_SKIPPED in said.codes:
+            assert name == METADATA, (flipped, said)
+        else:
+            assert not step.exists(), (flipped, said)
+
+        shutil.rmtree(copy.checkpoints)
+        shutil.copytree(stopped[0].checkpoints, copy.checkpoints)
 
 
 def test_without_a_manifest_it_is_used_unverified(copy: Trainer) -> None:
