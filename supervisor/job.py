@@ -22,6 +22,7 @@ from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import FileJournal, History, JournalError, phases_on_record
 from supervisor.adapters.stores.lease import LeaseExpiredError, LeaseTakenError, LeaseTimes
 from supervisor.adapters.stores.mirror import Mirror, MirroredStorage
+from supervisor.adapters.stores.requests import is_stop_asked
 from supervisor.adapters.stores.space import RoomMakingStorage, Space
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.alive_file import AliveFile
@@ -50,6 +51,7 @@ from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.this_host import ThisHost
 from supervisor.guard_keeper import record_and_contain, sweep_leftovers
 from supervisor.history.writer import writer
+from supervisor.host.identity import Identity
 from supervisor.host.notice import Notice, Tell
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.unkillable import UnkillableError
@@ -295,6 +297,7 @@ def _engine(
             cache,
             redact,
             opened.history.config,
+            partial(is_stop_asked, prepared.job.model_dir, Identity.of_this_process()),
             tell_now,
             stack,
         )

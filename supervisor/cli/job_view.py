@@ -131,7 +131,7 @@ def view(place: Path | Uri) -> JobView:
         read = partial(_read_in, objects)
     owner, identity = look()
     if history.policy is None:
-        raise NoJobError(_no_job(place, history))
+        raise NoJobError(_no_job(place, history, owner))
     told = _told(read, history.state.job)
     return JobView(
         history,
@@ -188,7 +188,12 @@ def all_transitions(job: JobView, place: Path | Uri) -> Iterator[Transition]:
         yield from FileJournal(LocalStorage(folder)).all_transitions(job.history)
 
 
-def _no_job(place: Path | Uri, history: History) -> str:
+def _no_job(place: Path | Uri, history: History, owner: str | None) -> str:
+    if owner is not None:
+        return (
+            f"{place}: its supervisor ({owner}) has not begun the job yet: SIGTERM ends it, if it "
+            "waits for something"
+        )
     if history.repaired:
         return (
             f"{place} has a new journal, and no supervisor has started since: run the command of "

@@ -41,7 +41,8 @@ def stop_job(place: Path | Uri, *, waits: bool) -> None:
         OSError: the supervisor is gone, and has not ended the job.
     """
     job = running_job(place, "stop")
-    drain, file = job.history.state.drain, None
+    state, file = job.history.state, None
+    drain = state.drain if state.exit_code is None else None  # else the last run was stopped
     if drain is not None and drain.source is not StopSource.PREEMPTION:
         only_wait()
         print_line(f"the supervisor ({job.owner}) stops already: the program may save, and it ends")

@@ -7,12 +7,14 @@ import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from supervisor.cli.main import main
 from tests.fleet.ray_nodes import MARK, RayNodes
 from tests.processes.metadata_server import MetadataServer
 from tests.running import Running, Start, eventually, marked
@@ -114,17 +116,29 @@ def test_a_job_moves_off_a_machine_that_is_preempted(
 
 
 def test_a_job_that_waits_for_its_cluster_ends_at_once_when_it_is_asked_to_stop(
-    start: Start, told: Path
+    start: Start, told: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as taken:  # bound, so nothing else listens there
         taken.bind(("127.0.0.1", 0))
         given = config(f"127.0.0.1:{taken.getsockname()[1]}", told)
         job = start(given)
         job.wait_for_event("cluster-awaited")
+        assert main(["stop", str(job.model_dir)]) == 64
+        said = capfd.readouterr().err
+        assert f"(pid {job.process.pid} on " in said
+        assert "has not begun the job yet: SIGTERM ends it" in said
         job.signal(signal.SIGTERM)
         result = job.result()
-    assert result.code == 75, result.err
-    assert result.event("job-ended")["code"] == 75
+        assert result.code == 75, result.err
+        assert result.event("job-ended")["code"] == 75
+
+        job = start(given)
+        job.wait_for_event("cluster-awaited")
+        began = time.monotonic()
+        assert main(["stop", str(job.model_dir)]) == 0
+        result = job.result()
+    assert time.monotonic() - began < 30, "the wait itself takes a minute"
+    assert result.code == 79, result.err
 
 
 def test_a_job_outlives_its_ray_helper_a_rank_and_a_node(

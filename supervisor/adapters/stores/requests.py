@@ -174,6 +174,16 @@ def take_requests(model_dir: Path, refused: Tell, us: Identity) -> Iterator[Requ
         yield request
 
 
+def is_stop_asked(model_dir: Path, us: Identity) -> bool:
+    """Whether a person has asked the supervisor `us` to stop. The request stays, to be taken."""
+    for file in (model_dir / _FOLDER).glob(f"*{_STOP}"):
+        with suppress(OSError):  # `take_requests` tells of it
+            request = _parsed(read_json(file, _MAX_SIZE, below=model_dir), file)
+            if isinstance(request, StopJob) and request.to == us:
+                return True
+    return False
+
+
 def _written_at(file: Path) -> tuple[int, str]:
     """Returns what sorts files by age: what stays, as it is no request, must not keep back what is
     written later."""

@@ -57,6 +57,7 @@ def engine_on_ray(
     cache: Compilations,
     redact: Callable[[str], str],
     before: Sequence[Mapping[str, Any]] | None,
+    is_stop_asked: Callable[[], bool],
     tell_now: Tell,
     stack: ExitStack,
 ) -> Engine:
@@ -65,8 +66,8 @@ def engine_on_ray(
 
     Only hosts with accelerators of the `platform` are used; of any other, all of the cluster.
     `epoch` and `owner` are those of model_dir's lease, and `check` raises once it is not ours.
-    `before` is the config that the job last ran with, and `tell_now` tells people before the main
-    loop runs.
+    `before` is the config that the job last ran with, `is_stop_asked` tells whether a person has
+    asked for the job's end in model_dir, and `tell_now` tells people before the main loop runs.
 
     Raises:
         ClusterRefusedError: the cluster can never be used as it is.
@@ -82,7 +83,7 @@ def engine_on_ray(
     cluster = Cluster(hosts.address, f"supervise-{job}", epoch, str(Path.cwd()), resource)
     transport = RayTransport(cluster, reactor, notice)
     stack.callback(transport.close)
-    transport.join(_PATIENCE, tell_now, lambda: reactor.stop_requests > 0)
+    transport.join(_PATIENCE, tell_now, lambda: reactor.stop_requests > 0 or is_stop_asked())
     comparable = owner if owner is not None and Uri.parse(owner.file) is None else None
     leadership = Leadership(
         epoch,
