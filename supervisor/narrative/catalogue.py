@@ -553,7 +553,8 @@ EVENTS: dict[str, dict[str, Kind]] = {
         ),
         "sigterm-reaction": Kind(
             "How the workers react to SIGTERM, and so whether they can save. Where a person asked, "
-            "the reason `interrupt` means that they get SIGINT in its place.",
+            "the reason `interrupt` means that they get SIGINT in its place; `jax` means that jax "
+            "keeps the signal for whoever asks it.",
             ("ranks", "reason"),
         ),
         "process-lives-on": Kind(
