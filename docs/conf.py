@@ -31,6 +31,7 @@ html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
+html_search_scorer = str(Path(__file__).with_name("search_order.js"))
 
 
 _LINK_UP = re.compile(r"\]\(((?:\.\./)+[\w./-]+\.md)(?:#([\w-]+))?\)")

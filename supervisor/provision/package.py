@@ -21,7 +21,7 @@ from supervisor.provision.boot import File
 _NAME = "supervise-jax"
 _PACKAGES = ("supervisor", "trainer")
 _WHEEL = b"Wheel-Version: 1.0\nGenerator: supervise\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-_DESCRIBED_BY = ("METADATA", "entry_points.txt", "licenses/LICENSE")
+_DESCRIBED_BY = ("METADATA", "entry_points.txt")
 
 
 def own_wheel() -> File:
@@ -37,7 +37,8 @@ def own_wheel() -> File:
         raise OSError(text) from None
     stem = f"{_NAME.replace('-', '_')}-{installed.version}"
     info = f"{stem}.dist-info"
-    described = ((name, installed.read_text(name)) for name in _DESCRIBED_BY)
+    licences = (f"licenses/{name}" for name in installed.metadata.get_all("License-File") or [])
+    described = ((name, installed.read_text(name)) for name in (*_DESCRIBED_BY, *licences))
     files = {
         **dict(_sources()),
         **{f"{info}/{name}": text.encode() for name, text in described if text is not None},

@@ -20,6 +20,8 @@ from tests.running import command_config, eventually
 WHEEL, LOCK = File("supervise_jax-0-py3-none-any.whl", b"wheel"), File("lock", b"lock")
 ADDRESS = "127.0.0.1:8099"
 ENVIRONMENT = (f"GCE_METADATA_HOST={ADDRESS}", f"STORAGE_EMULATOR_HOST=http://{ADDRESS}")
+BOOT_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""As a machine boots: the PATH of who runs the tests may have a python3.12 that installs."""
 TOKEN = "the-token-of-this-machine"
 
 SERVER = f"""
@@ -78,7 +80,7 @@ def boot(machine: Machine, generation: int, config: str = "", tampered: bool = F
     for file in files:
         (machine.shared / "objects" / file.name).write_bytes(file.data + b"x" * tampered)
     (machine.shared / "startup.sh").write_text(startup_script(wanted, generation))
-    return machine.run("env", *ENVIRONMENT, "bash", "/shared/startup.sh", check=False)
+    return machine.run("env", BOOT_PATH, *ENVIRONMENT, "bash", "/shared/startup.sh", check=False)
 
 
 def told(machine: Machine, generation: int) -> Path:

@@ -34,6 +34,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 LOCK = (ROOT / "requirements-run.lock").read_text()
 PYTHONS = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.M)
 THIS_PYTHON = ".".join(map(str, sys.version_info[:2]))
+LICENCES = ["LICENSE", "supervisor/report/assets/uplot/LICENSE"]
 WORKER = "deploy/worker"
 MODULE = "supervisor/protocol/worker_path/supervise_worker.py"
 EXTRAS = {
@@ -161,7 +162,8 @@ def test_the_wheel_has_our_packages_and_nothing_else(release: Built) -> None:
         "supervisor/report/assets/uplot/uPlot.iife.min.js",
         "supervisor/report/assets/uplot/LICENSE",
     }
-    assert files[f"{info}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
+    for name in LICENCES:
+        assert files[f"{info}/licenses/{name}"] == (ROOT / name).read_bytes()
     assert b"supervise = supervisor.__main__:main" in files[f"{info}/entry_points.txt"]
 
 
@@ -179,7 +181,7 @@ def test_what_the_wheel_says_of_itself(release: Built) -> None:
     said = described(release.wheel)
     assert (said["Name"], said["Version"]) == ("supervise-jax", supervisor.__version__)
     assert said["License-Expression"] == "Apache-2.0 AND MIT"
-    assert said.get_all("License-File") == ["LICENSE"]
+    assert said.get_all("License-File") == LICENCES
     assert set(said.get_all("Provides-Extra") or []) == EXTRAS
     requirements = [Requirement(text) for text in said.get_all("Requires-Dist") or []]
     assert all(each.url is None for each in requirements)
