@@ -10,6 +10,7 @@ from pathlib import Path
 from supervisor.adapters.stores.journal import JournalError
 from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.explain_text import Explained, account_body, account_lines
+from supervisor.cli.found_jobs import chosen_job
 from supervisor.cli.job_view import (
     JobView,
     NoJobError,
@@ -18,9 +19,7 @@ from supervisor.cli.job_view import (
     run_and_report,
     view,
 )
-from supervisor.cli.jobs import jobs_below
 from supervisor.cli.kept_evidence import judged_again
-from supervisor.files.segments import JOURNAL
 from supervisor.narrative.attempt_account import Account, account_of, last_that_failed
 from supervisor.protocol.location import Uri
 
@@ -52,7 +51,7 @@ def run(options: Namespace) -> int:
     place: Path | Uri = given if given is not None else _HERE
 
     def show() -> None:
-        chosen = place if given is not None else newest_job(_HERE)
+        chosen = chosen_job(given)
         found = explained(view(chosen), chosen, attempt)
         if options.json:
             print(json.dumps(account_body(found), indent=2, ensure_ascii=False), flush=True)
@@ -65,18 +64,6 @@ def run(options: Namespace) -> int:
 
 def _is_a_number(given: Path | Uri | None) -> bool:
     return isinstance(given, Path) and str(given).isdecimal() and not given.exists()
-
-
-def newest_job(folder: Path) -> Path:
-    """Returns the model_dir at or below `folder` whose journal was written last.
-
-    Raises:
-        NoJobError: there is none.
-    """
-    places = list(jobs_below(folder))
-    if not places:
-        raise NoJobError("no job is here: give the job's model_dir (`supervise jobs` lists them)")
-    return max(places, key=lambda place: (place / JOURNAL).stat().st_mtime)
 
 
 def explained(job: JobView, place: Path | Uri, attempt: int | None) -> Explained:

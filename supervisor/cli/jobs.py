@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,14 @@ from typing import Any
 from supervisor.adapters.stores.journal import JournalError
 from supervisor.cli.arguments import Commands
 from supervisor.cli.complaints import complain
+from supervisor.cli.found_jobs import jobs_below
 from supervisor.cli.job_view import JobView, NoJobError, print_line, view
 from supervisor.cli.live_text import progress_text
 from supervisor.cli.status import as_json
 from supervisor.core.exit_codes import ExitCode
-from supervisor.files.segments import JOURNAL
 from supervisor.narrative.standing import standing_line
 
 _DEFAULT = "runs"
-_MAX_DEPTH = 6
 
 
 def add_parser(commands: Commands) -> None:
@@ -66,14 +63,3 @@ def _stands(job: JobView) -> str:
     if job.live is None or not (live := progress_text(job.live)):
         return standing_line(job.standing)
     return f"{standing_line(replace(job.standing, step=None))}; {live}"
-
-
-def jobs_below(folder: Path) -> Iterator[Path]:
-    """Yields the model_dirs at and below a folder; links are not followed."""
-    for path, folders, files in os.walk(folder):
-        place = Path(path)
-        if JOURNAL in files:
-            yield place
-            folders.clear()
-        elif len(place.relative_to(folder).parts) >= _MAX_DEPTH:
-            folders.clear()

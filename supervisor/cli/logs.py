@@ -12,12 +12,12 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Collection, Iterator
-from functools import partial
 from pathlib import Path
 
 from supervisor.adapters.stores.lock import living_owner
 from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.complaints import complain
+from supervisor.cli.found_jobs import chosen_job
 from supervisor.cli.job_view import NoJobError, run_and_report
 from supervisor.config.patterns import Pattern, SlowPatternError
 from supervisor.core.exit_codes import ExitCode
@@ -34,7 +34,7 @@ _PAUSE = 0.5
 def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
     parser = commands.add_parser("logs", help="print what a worker has printed")
-    add_model_dir(parser, on_disk=True)
+    add_model_dir(parser, optional=True, on_disk=True)
     parser.add_argument(
         "--attempt", type=int, metavar="N", help="the attempt; default: the newest one"
     )
@@ -56,16 +56,18 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Print the output of a worker; returns the exit code."""
-    place, source = options.model_dir, options.grep
+    given, source = options.model_dir, options.grep
     try:
         output = _Output() if source is None else _MatchingLines(Pattern(source))
     except ValueError as error:
         return complain(ExitCode.USAGE, f"--grep: {source!r} {error}")
-    show = partial(
-        show_logs, place, options.attempt, options.rank, follows=options.follow, output=output
-    )
+
+    def show() -> None:
+        place, attempt, rank = chosen_job(given), options.attempt, options.rank
+        show_logs(place, attempt, rank, follows=options.follow, output=output)
+
     try:
-        return run_and_report(show, place)
+        return run_and_report(show, given if given is not None else Path())
     except SlowPatternError as error:
         return complain(ExitCode.USAGE, f"--grep: {error}: write a simpler one")
 

@@ -8,7 +8,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from supervisor.host.identity import Identity
 from supervisor.narrative.standing import standing
 from supervisor.protocol import reading
 from supervisor.protocol.location import Uri
-from supervisor.web.job_facts import JobFacts, ReportError, Seen, Unreadable
+from supervisor.web.job_facts import JobFacts, MadeReport, ReportError, Seen, Unreadable
 from supervisor.web.tally import Tally
 
 _PAUSE = 1.0
@@ -41,21 +42,34 @@ _SILENT = 60.0
 """Seconds without a sign of life after which a supervisor counts as gone, or as one that hangs."""
 _ERRORS = (JournalError, OSError, ValueError, ImportError)
 """What reading a job may raise: see `view`."""
+_PATIENCE = 10.0
+"""Seconds that a request waits for a report; the server cuts it off after 30 s."""
 _Stamp = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """A report that a thread makes, or has made."""
+
+    records: int
+    made: Future[MadeReport] = field(default_factory=Future)
 
 
 class ServedJob:
     """A job that is shown; see `supervisor.web.watched_jobs.Job`."""
 
-    def __init__(self, place: Path | Uri, name: str) -> None:
-        """`place` is its model_dir."""
+    def __init__(self, place: Path | Uri, name: str, patience: float = _PATIENCE) -> None:
+        """`place` is its model_dir; `patience` is how many seconds a request waits for a report."""
         self.place = place
         self.name = name
         self.pause = _PAUSE if isinstance(place, Path) else _PAUSE_IN_BUCKET
         self._redact = Redactor(os.environ).text
-        self._report: tuple[int, tuple[str, str]] | None = None
-        """The last report, as a page and as JSON, and the number of the last record in it."""
-        self._making = threading.Lock()
+        self._patience = patience
+        self._report: _Report | None = None
+        """The last report that was begun."""
+        self._last: MadeReport | None = None
+        """The last one that was made."""
+        self._beginning = threading.Lock()
         self._stamp: _Stamp = ()
         self._seen: Seen | None = None
         self._older = _OlderRecords(place)
@@ -74,27 +88,33 @@ class ServedJob:
             self._seen = self._with_signs(self._seen, self.place)
         return self._seen
 
-    def page(self, records: int) -> str:
-        """See `supervisor.web.watched_jobs.Job`."""
-        return self._made(records)[0]
+    def report(self, records: int) -> MadeReport:
+        """See `supervisor.web.watched_jobs.Job`. The report of a long job takes longer than a
+        connection may: it is made beside the requests, one at a time."""
+        with self._beginning:
+            it = self._report
+            if it is None or (it.made.done() and (it.records != records or it.made.exception())):
+                it = self._report = _Report(records)
+                threading.Thread(target=self._make, args=(it,), daemon=True).start()
+        try:
+            return it.made.result(self._patience)
+        except TimeoutError:
+            if self._last is None:
+                raise ReportError("its report is being made: this page loads it then") from None
+            return self._last
 
-    def data(self, records: int) -> str:
-        """See `supervisor.web.watched_jobs.Job`."""
-        return self._made(records)[1]
-
-    def _made(self, records: int) -> tuple[str, str]:
-        """Returns the report as a page and as JSON."""
+    def _make(self, it: _Report) -> None:
         from supervisor.report.page import html_of
 
-        with self._making:
-            if self._report is None or self._report[0] != records:
-                try:
-                    report = report_of(self.place)
-                except _ERRORS as error:
-                    raise ReportError(self._why(error)) from error
-                data = json.dumps(report.as_json(), allow_nan=False)
-                self._report = records, (html_of(report), data)
-            return self._report[1]
+        try:
+            found = report_of(self.place)
+            data = json.dumps(found.as_json(), allow_nan=False)
+            self._last = MadeReport(it.records, html_of(found), data)
+            it.made.set_result(self._last)
+        except _ERRORS as error:
+            it.made.set_exception(ReportError(self._why(error)))
+        except Exception as error:  # an error of ours: the request raises it
+            it.made.set_exception(error)
 
     def _read(self) -> Seen:
         try:

@@ -18,6 +18,7 @@ from typing import Any
 
 from supervisor.adapters.stores.journal import History
 from supervisor.cli.arguments import Commands, add_model_dir
+from supervisor.cli.found_jobs import chosen_job
 from supervisor.cli.job_view import (
     JobView,
     NoJobError,
@@ -67,7 +68,7 @@ _ENDED_EARLY = (
 def add_parser(commands: Commands) -> None:
     """Add the parser of the verb."""
     parser = commands.add_parser("status", help="print where the job in a model_dir stands")
-    add_model_dir(parser)
+    add_model_dir(parser, optional=True)
     parser.add_argument(
         "--watch",
         action="store_true",
@@ -83,29 +84,34 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Print where the job stands; returns the exit code."""
-    place: Path | Uri = options.model_dir
+    given: Path | Uri | None = options.model_dir
     codes: list[int] = []
 
-    def look() -> JobView:
-        try:
-            job = view(place)
-        except NoJobError:
-            codes.append(_NO_JOB)
-            raise
+    def look(place: Path | Uri) -> JobView:
+        job = view(place)
         ended = job.history.state.exit_code
         codes.append(_NOT_ENDED if ended is None else ended)
         return job
 
     def show() -> None:
+        place = chosen_job(given)
         if options.watch:
             draw = partial(_picture, place=place, as_object=options.json)
-            watch(look, draw, place, in_place=os.isatty(1) and not options.json)
+            in_place = os.isatty(1) and not options.json
+            watch(partial(look, place), draw, place, in_place=in_place)
         elif options.json:
-            print(json.dumps(as_json(look(), place), indent=2))
+            print(json.dumps(as_json(look(place), place), indent=2))
         else:
-            print_status(look(), place)
+            print_status(look(place), place)
 
-    code = run_and_report(show, place)
+    def show_or_tell() -> None:
+        try:
+            show()
+        except NoJobError:
+            codes.append(_NO_JOB)
+            raise
+
+    code = run_and_report(show_or_tell, given if given is not None else Path())
     return codes[-1] if options.exit_code and codes else code
 
 

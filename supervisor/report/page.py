@@ -42,6 +42,8 @@ _MOST_LISTED = 20
 table is not printed."""
 _MOST_ROWS = 300
 """Rows of the table of attempts: the newest ones."""
+_NO_LEDGER = "not known: its ledger is not in the journal"
+_STEPS_IN_JOURNAL = "at changes of stage, at checkpoints and at ends of attempts"
 _ZOOMS = (
     ("in", "+", "Zoom in"),
     ("out", "\N{MINUS SIGN}", "Zoom out"),
@@ -146,7 +148,7 @@ def _head(report: Report) -> Iterator[str]:
         ("cause", head.cause),
         ("what to do", head.advice),
         ("more", f"supervise rules {head.code}" if head.code else ""),
-        ("goodput", head.goodput or "not known: its ledger is not in the journal"),
+        ("goodput", head.goodput.removeprefix("goodput ") or _NO_LEDGER),
         ("not all is known", report.missing),
     )
 
@@ -325,12 +327,12 @@ def _goodput(report: Report) -> Iterator[str]:
 
 def _progress(report: Report) -> Iterator[str]:
     if not report.steps and not report.commits:
-        yield "<p>The journal has no steps: the program tells none.</p>"
+        yield f"<p>The journal has no steps yet: it gets them {_STEPS_IN_JOURNAL}.</p>"
         return
     yield _chart("progress", "the last completed step over time, and committed checkpoints")
     yield (
-        '<p class="quiet">The journal has steps at changes of stage, at checkpoints and at ends of '
-        "attempts. A dashed line: another attempt starts.</p>"
+        f'<p class="quiet">The journal has steps {_STEPS_IN_JOURNAL}. '
+        "A dashed line: another attempt starts.</p>"
     )
 
 
@@ -378,8 +380,8 @@ def _checkpoints(report: Report) -> Iterator[str]:
     age = "" if now is None else f" and is {duration(now)} old"
     yield (
         f"<p>{count(len(commits), 'checkpoint')}. Time between two: {duration(median)} (median), "
-        f"{duration(longest)} (longest). The newest one has step {newest.step}, was committed at "
-        f"{_when(newest.time)}{age}.</p>"
+        f"{duration(longest)} (longest). The newest one has step {newest.step} and was "
+        f"committed at {_when(newest.time)}{age}.</p>"
     )
     yield _chart("ages", "age of the newest checkpoint over time: what a failure would cost")
     rows = [(each.step, _when(each.time), duration(each.age)) for each in commits[-_MOST_ROWS:]]

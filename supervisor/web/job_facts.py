@@ -87,6 +87,18 @@ class Unreadable:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class MadeReport:
+    """The report of a job, in both forms."""
+
+    records: int
+    """The number of the last record that the journal had when it was begun."""
+    page: str
+    """HTML."""
+    data: str
+    """JSON."""
+
+
 class ReportError(Exception):
     """The report of a job cannot be made; the text says why."""
 

@@ -25,6 +25,8 @@ _SCRIPT = "text/javascript; charset=utf-8"
 _OF_A_JOB = re.compile(r"/job/([1-9][0-9]{0,3})/(events|live|report\.json)?")
 _HEARTBEAT = 15.0
 """Seconds after which a stream says something, so that nobody takes it for dead."""
+_COME_AGAIN = {"Refresh": "5"}
+"""Has a browser load the page of a report that is not there yet again after 5 s."""
 _RETRY = b"retry: 3000\n\n"
 _LOOK = 1.0
 
@@ -68,34 +70,34 @@ class Routes:
             case "events":
                 return self._events(job.name)
             case "report.json":
-                return self._report(job, number, job.data, _JSON)
+                return self._report(job, number, _JSON)
             case "live":
                 seen = self._jobs.seen().get(job.name)
                 found = pages.live_part(seen, self._now()) if isinstance(seen, JobFacts) else ""
                 return Answer(found, HTML)
-        return self._report(job, number, job.page, HTML)
+        return self._report(job, number, HTML)
 
     def _overview(self) -> Answer:
         version, seen = self._version(None), self._jobs.seen()
         jobs = [(job.name, seen.get(job.name)) for job in self._jobs.jobs]
         return Answer(pages.overview(jobs, self._now(), version), HTML)
 
-    def _report(
-        self, job: Job, number: int, make: Callable[[int], str], content_type: str
-    ) -> Answer:
+    def _report(self, job: Job, number: int, content_type: str) -> Answer:
         version, seen = self._version(job.name), self._jobs.seen().get(job.name)
         why = seen.why if isinstance(seen, Unreadable) else "it was not looked at yet"
+        again: dict[str, str] = {}
         if isinstance(seen, JobFacts):
             try:
-                made = make(seen.records)
+                made = job.report(seen.records)
             except ReportError as error:
-                why = str(error)
+                why, again = str(error), _COME_AGAIN
             else:
                 if content_type == _JSON:
-                    return Answer(made, _JSON)
-                return pages.live_report(made, number, seen, self._now(), version)
+                    return Answer(made.data, _JSON)
+                version = pages.Version(version.changes, str(made.records))
+                return pages.live_report(made.page, number, seen, self._now(), version)
         status = HTTPStatus.SERVICE_UNAVAILABLE
-        return Answer(pages.unreadable(job.name, number, why, version), HTML, status)
+        return Answer(pages.unreadable(job.name, number, why, version), HTML, status, again)
 
     def _version(self, name: str | None) -> pages.Version:
         changes = self._jobs.changes(name)

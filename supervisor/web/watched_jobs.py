@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from supervisor.web.job_facts import Seen, Unreadable
+from supervisor.web.job_facts import MadeReport, Seen, Unreadable
 
 
 class Job(Protocol):
@@ -32,16 +32,13 @@ class Job(Protocol):
         """Returns what its files say now; never raises an error of theirs."""
         ...
 
-    def page(self, records: int) -> str:
-        """Returns its report as a page of HTML, made once for this number of the last record.
+    def report(self, records: int) -> MadeReport:
+        """Returns its report, which is made once for this number of the last record; the one
+        before where that takes long.
 
         Raises:
-            ReportError: it cannot be made.
+            ReportError: it cannot be made, or there is none yet.
         """
-        ...
-
-    def data(self, records: int) -> str:
-        """Returns the same as JSON."""
         ...
 
 

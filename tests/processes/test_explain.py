@@ -167,9 +167,23 @@ def test_the_job_here_is_found(supervise: Supervise, model_dir: Path) -> None:
     assert "attempt 1 (phase 'phase1'): FAILED" in explained("1", cwd=model_dir.parent)
     nowhere = model_dir.parent / "nowhere"
     nowhere.mkdir()
-    done = forked("explain", cwd=nowhere)
-    assert (done.returncode, done.stdout) == (64, "")
-    assert "no job is here" in done.stderr
+    for verb in ("explain", "status", "logs"):
+        done = forked(verb, cwd=nowhere)
+        assert (done.returncode, done.stdout) == (64, "")
+        assert "no job is here" in done.stderr
+    assert forked("status", "--exit-code", cwd=nowhere).returncode == 66
+
+
+def test_status_and_logs_find_the_job_that_was_written_last(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    older = model_dir.with_name("older")
+    assert supervise(config(older, "print('the older one')")).code == 0
+    assert supervise(config(model_dir, "print('the newer one')")).code == 0
+    told = forked("status", "--exit-code", cwd=model_dir.parent)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert f" in {model_dir.name}\n" in told.stdout
+    assert forked("logs", cwd=model_dir.parent).stdout == "the newer one\n"
 
 
 def test_a_job_that_did_not_fail(supervise: Supervise, model_dir: Path) -> None:

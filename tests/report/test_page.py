@@ -211,3 +211,48 @@ def test_a_browser_draws_all_charts_and_runs_nothing_of_the_job(
     assert f"<title>job longjob: {report.head.status}</title>" in done.stdout
     assert done.stdout.count("<canvas") == 6
     assert "CONSOLE" not in done.stderr
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+@pytest.mark.parametrize("seconds", [223, 90_000])
+def test_the_time_axis_has_labels_on_a_phone(
+    report: Report, seconds: float, tmp_path: Path
+) -> None:
+    assert CHROMIUM is not None
+    short = replace(
+        report, until=report.began + seconds, spans=(), steps=(), commits=(), rungs=(), losses=()
+    )
+    page = re.sub(r"<meta http-equiv=[^>]*>", "", html_of(short))
+    (path := tmp_path / "report.html").write_text(page.replace("<script>", SPY + "<script>", 1))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'p'}"]
+    done = subprocess.run(
+        [CHROMIUM, *options, "--dump-dom", path.as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = re.search(r'data-told="([^"]*)"', done.stdout)
+    assert told is not None
+    ticks = [each for each in told[1].split("|") if re.match(r"\d\d[:-]\d\d", each)]
+    assert len(ticks) >= 2, told[1]
+
+
+SPY = """<style>body { max-width: 390px !important; }</style><script>
+const told = [], fillText = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+  told.push(text);
+  document.documentElement.dataset.told = told.join("|");
+  return fillText.call(this, text, ...rest);
+};
+</script>"""
+"""Makes the page as narrow as a phone, and keeps what its charts write."""
+
+
+def test_steps_that_the_journal_has_not_yet_are_no_claim_about_the_program(report: Report) -> None:
+    page = html_of(replace(report, steps=(), commits=()))
+    assert "The journal has no steps yet: it gets them at changes of stage" in page
+
+
+def test_the_goodput_is_named_once(report: Report) -> None:
+    assert "goodput</dt><dd>goodput" not in html_of(report)
+    assert re.search(r"goodput</dt><dd>\d", html_of(report))

@@ -72,10 +72,16 @@ class Served:
 
 @contextmanager
 def served(
-    places: Sequence[Path], *, looks: bool = True, seconds_to_ask: float = PATIENCE
+    places: Sequence[Path],
+    *,
+    looks: bool = True,
+    seconds_to_ask: float = PATIENCE,
+    seconds_for_report: float = PATIENCE,
 ) -> Iterator[Served]:
     """Serve the jobs in these places; `looks`: whether they are looked at."""
-    jobs = WatchedJobs([ServedJob(place, name) for place, name in named(places)])
+    jobs = WatchedJobs(
+        [ServedJob(place, name, seconds_for_report) for place, name in named(places)]
+    )
     server = BoundedServer("127.0.0.1", FREE, Routes(jobs, lambda: NOW).answer, seconds_to_ask)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()

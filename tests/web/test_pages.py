@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from html import unescape
 from pathlib import Path
 
 from supervisor.cli.serve import named
 from supervisor.files.segments import JOURNAL
 from supervisor.protocol.location import Uri
+from supervisor.web.job_facts import JobFacts
 from tests.adapters.test_golden_journals import JOURNALS
+from tests.report.long_job import write_long_job
 from tests.web.served import Served, model_dir, served
 
 
@@ -94,6 +98,39 @@ def test_a_job_that_goes_away_has_a_page_that_says_so(tmp_path: Path) -> None:
         model_dir(place)
         _wait_until_changed(it, 2)
         assert it.get("/job/1/")[0] == 200
+
+
+def test_a_report_that_takes_long_is_made_beside_the_requests(tmp_path: Path) -> None:
+    for name, attempts in (("job", 60), ("later", 61)):
+        (tmp_path / name).mkdir()
+        write_long_job(tmp_path / name, attempts)
+    place = tmp_path / "job"
+    with served([place], seconds_for_report=0) as it:
+        it.wait_until_all_are_seen()
+        status, body, headers = it.get("/job/1/")
+        assert (status, headers["refresh"]) == (503, "5")
+        assert "its report is being made" in body
+        while (answer := it.get("/job/1/"))[0] == 503:
+            pass
+        assert answer[0] == 200
+        assert "refresh" not in answer[2]
+        before = _records(answer[1])
+        shutil.rmtree(place)
+        (tmp_path / "later").rename(place)
+        _wait_until_changed(it, 1)
+        while not isinstance(it.jobs.seen()["job"], JobFacts):
+            it.jobs.wait_for_change(None, it.jobs.changes(None), 0.1)
+        status, body, _ = it.get("/job/1/")
+        assert (status, _records(body)) == (200, before), "the one before, until the next is made"
+        while _records(it.get("/job/1/")[1]) == before:
+            pass
+
+
+def _records(page: str) -> str:
+    """The last record that a page of a job shows; a stream that tells of another loads it again."""
+    found = re.search(r'data-records="(\d+)"', page)
+    assert found is not None
+    return found[1]
 
 
 def _wait_until_changed(it: Served, changes: int) -> None:

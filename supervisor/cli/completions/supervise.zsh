@@ -139,7 +139,7 @@ _shtab_supervise_logs_options=(
   "--rank[the worker\; default\: rank 0]:R:"
   {-f,--follow}"[go on with what comes, also of later attempts, until no supervisor runs]"
   "--grep[print only the lines in which this regular expression (of Python) is found]:PATTERN:"
-  ":the directory of the job, on a disk:_files -/"
+  ":the directory of the job, on a disk\; default\: the job at or below the working directory that was written last:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -291,7 +291,7 @@ _shtab_supervise_status_options=(
   "--watch[go on until the job has ended\: in a terminal in place, else whenever it changes]"
   "--json[print one JSON object, for programs]"
   "--exit-code[exit as the job did\; 3\: it has not ended, 66\: there is none]"
-  ":the directory of the job, or its URI in a bucket:_files -/"
+  ":the directory of the job, or its URI in a bucket\; default\: the job at or below the working directory that was written last:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session

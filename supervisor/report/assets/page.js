@@ -26,8 +26,15 @@
     font: "12px system-ui", ...more,
   });
   const date = "\n{YYYY}-{MM}-{DD}";
+  // uPlot's own list has nothing between 1 and 5 min: a short job on a phone would get no label.
+  const MIN = 60, HOUR = 3600;
+  const TIMES = [
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 30, MIN, 2 * MIN, 3 * MIN, 5 * MIN, 10 * MIN,
+    15 * MIN, 20 * MIN, 30 * MIN, HOUR, 2 * HOUR, 3 * HOUR, 4 * HOUR, 6 * HOUR, 8 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY,
+    5 * DAY, 10 * DAY, 15 * DAY, 30 * DAY, 60 * DAY, 90 * DAY, 180 * DAY, 365 * DAY,
+  ];
   const timeAxis = () => axis({
-    space: 80,
+    space: 80, incrs: TIMES,
     values: [
       // increment, form, and the form where the year, month, day, hour or minute changes
       [365 * DAY, "{YYYY}", null, null, null, null, null, null, 1],
