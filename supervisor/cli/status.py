@@ -185,7 +185,7 @@ def status_lines(job: JobView, place: Path | Uri) -> Iterator[str]:
     """Yields where a job stands, for people, in lines that may contain anything."""
     state = job.history.state.durable()  # the journal has the rest only by chance
     failure, end = failure_that_counts(job.history, state), job_end(job.history.transitions)
-    if state.exit_code is not None and end is not None and failure is not None:
+    if state.status is Status.FAILED and end is not None and failure is not None:
         yield from why_it_ended(job, failure, end, place)
         yield from _standing(job, state, place)
     else:

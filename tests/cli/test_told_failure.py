@@ -12,7 +12,13 @@ import pytest
 
 from supervisor.cli.status import show_status
 from supervisor.cli.told_failure import sized
-from supervisor.core.events import WorkersGone, WorkersObserved
+from supervisor.core.events import (
+    StopRequested,
+    StopSource,
+    WorkersGone,
+    WorkersObserved,
+    WorkersStarted,
+)
 from supervisor.diagnosis.failure import Failure, Verdict
 from supervisor.files.live_status import STATUS
 from supervisor.host.invocation import own_invocation
@@ -68,6 +74,21 @@ def test_a_job_that_succeeded_needs_no_command(
     tell(tmp_path, *STORY[:3], WorkersObserved(4.1, 1, (7,), EXITS), gone)
     show_status(tmp_path)
     assert "supervise run" not in capsys.readouterr().out
+
+
+def test_a_job_that_was_stopped_did_not_end_by_its_last_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = WorkersGone(4.2, 1, KILLED, None, 6, 5)
+    again = (WorkersStarted(5.0, 2, (8,)), StopRequested(5.1, StopSource.PERSON))
+    other = replace(KILLED, root_cause="ValueError: in its handler")
+    ended = (WorkersObserved(6.1, 2, (8,), EXITS), WorkersGone(6.2, 2, other, None, 6, 5))
+    tell(tmp_path, *STORY[:3], WorkersObserved(4.1, 1, (7,), EXITS), failed, *again, *ended)
+    show_status(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("job ")
+    assert any("with supervise's exit code 79" in line for line in lines)
+    assert any(line.startswith("last failure: ") for line in lines)
 
 
 def test_in_the_folder_of_the_command_nothing_but_the_command_is_told(
