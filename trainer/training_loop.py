@@ -128,7 +128,7 @@ class TrainingLoop:
         self.reporter.stage(Stage.EVALUATING, self.step)
         found = evaluation.run(self.state, evaluation.begin(), termination.requested)
         if isinstance(found, EvaluationProgress):
-            self._tell_progress("evaluation-broken-off", found, evaluation)
+            log.info("evaluation-broken-off", **self._how_far(found, evaluation))
             self._stop(termination, found)
         self._evaluated(found)
 
@@ -139,10 +139,10 @@ class TrainingLoop:
         note = self.checkpoints.evaluation_note(self.step)
         self.reporter.stage(Stage.EVALUATING, self.step)
         begin = evaluation.begin(broken_off)
-        self._tell_progress("evaluation-resumed", begin, evaluation)
+        log.info("evaluation-resumed", **self._how_far(begin, evaluation))
         found = evaluation.run(self.state, begin, termination.requested, note.update)
         if isinstance(found, EvaluationProgress):
-            self._tell_progress("evaluation-broken-off", found, evaluation)
+            log.info("evaluation-broken-off", **self._how_far(found, evaluation))
             note.write(found)
             self._stop(termination)
         self._evaluated(found)
@@ -160,11 +160,9 @@ class TrainingLoop:
         if self.host_time is not None:
             self.host_time.start_over()
 
-    def _tell_progress(
-        self, event: str, progress: EvaluationProgress, evaluation: Evaluation
-    ) -> None:
+    def _how_far(self, progress: EvaluationProgress, evaluation: Evaluation) -> dict[str, int]:
         done, batches = progress.next_batch, evaluation.num_batches
-        log.info(event, step=self.step, done=done, batches=batches)
+        return {"step": self.step, "done": done, "batches": batches}
 
     def _stop(
         self, termination: Termination, evaluation: EvaluationProgress | None = None
