@@ -217,7 +217,7 @@ def make_display(
         is_json = log_format == "json"
         console = JsonConsole(1, tell, clock, as_json) if is_json else PlainConsole(1, tell)
         stack.callback(console.close)
-        return Display(console.line, console.mirror)
+        return Display(console.line, console.mirror, console.has_shown)
     from supervisor.adapters.telling.terminal import TerminalView  # rich, only where somebody looks
 
     view = TerminalView(prepared.plans, prepared.policy, clock, tell)

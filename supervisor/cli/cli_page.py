@@ -82,7 +82,7 @@ _MORE: Mapping[str, str] = {
     "`--watch` shows it again every 2 s (10 s in a bucket) and when something changes, and ends with the job, or quietly with "
     "Ctrl-C. In a terminal each picture takes the place of the last one. Elsewhere one is printed, and with `--json` an object "
     "in one line, when more has changed than steps, rates and ages.\n\n"
-    "`--json` prints where the job stands as keys; `live` is null, or has `step`, `loss`, `steps_per_second`, `eta_seconds`, "
+    "`--json` prints where the job stands as keys; `live` is null, or has `step`, `loss`, `loss_not_finite`, `steps_per_second`, `eta_seconds`, "
     "`max_steps` and `age_seconds`. `failure` is the last failure, and `failures` are the last three, the newest first.",
     "explain": "It reads the journal, and the output of the attempt where it is kept, also while the job runs and in a bucket. It "
     "prints how each rank ended, the root cause, every rule that matches in order and why the first one won, what was charged, "

@@ -26,4 +26,6 @@ def progress_text(live: LiveStatus) -> str:
         parts.append(f"about {duration(now.eta_seconds)} left")
     if now.loss is not None:
         parts.append(f"loss {now.loss:.4f}")
+    if now.loss_not_finite:
+        parts.append("loss NaN or Inf")
     return f"{', '.join(parts)} ({duration(seconds_since(live.time))} ago)"

@@ -228,6 +228,14 @@ def _doubt(job: JobView, state: JobState) -> Iterator[str]:
     end = job.history.past.last_end
     if state.status is Status.SUCCEEDED and end is not None and end.doubt is not None:
         yield success_warning(end.doubt)
+    told, may_be_good = job.told, state.exit_code is not None and state.status != Status.FAILED
+    if told is None or told.attempt != state.attempt or not may_be_good:
+        return
+    if told.live.loss_not_finite:
+        yield (
+            f"the last loss that the program showed, at step {told.live.step}, is NaN or Inf: look "
+            "at the losses before you use its checkpoints"
+        )
 
 
 def _checkpoints(state: JobState) -> Iterator[str]:

@@ -31,7 +31,8 @@ class ShownLosses:
             self._attempt, self._since, self._times = attempt, None, 0
         if isfinite(loss):
             return None
-        self._since = message.earliest if self._since is None else self._since
+        # Of several steps that were read together, the loss is that of the last one.
+        self._since = message.step if self._since is None else self._since
         self._times += 1
         return self._notice() if self._times == _IN_A_ROW else None
 
@@ -44,7 +45,7 @@ class ShownLosses:
     def _notice(self) -> Notice:
         text = (
             f"the lines that are taken for steps show a loss that is NaN or Inf since step "
-            f"{self._since}. It is left alone: with progress.pattern, or reported losses, such a "
-            "program is ended before it replaces every good checkpoint"
+            f"{self._since} or before. It is left alone: with progress.pattern, or reported "
+            "losses, such a program is ended before it replaces every good checkpoint"
         )
         return Notice("losses-doubtful", text, step=self._since, number=self._times)

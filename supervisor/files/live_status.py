@@ -36,6 +36,8 @@ class LiveProgress(_Read):
 
     step: int | None = None
     loss: float | None = None
+    loss_not_finite: bool = False
+    """Whether that loss was NaN or Inf, which JSON has not."""
     steps_per_second: NonNegativeFloat | None = None
     eta_seconds: NonNegativeFloat | None = None
 

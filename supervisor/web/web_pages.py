@@ -118,6 +118,8 @@ def live_part(it: JobFacts, now: float) -> str:
     parts = _progress(it) if not it.has_ended else []
     if it.live.loss is not None and parts:
         parts.append(f"loss {it.live.loss:.5g}")
+    if it.live.loss_not_finite and parts:
+        parts.append("loss NaN or Inf")
     share = it.goodput(now)
     if parts and share is not None and share.share is not None:
         parts.append(f"goodput {share.share:.1%}")

@@ -78,6 +78,15 @@ def test_the_step_of_this_moment_is_shown_with_rate_and_time_left(
     assert "; step 45 of 100, 0.5 steps/s" in capsys.readouterr().out
 
 
+def test_a_loss_that_is_no_number_is_not_hidden(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(place, live=LiveProgress(step=45, loss_not_finite=True))
+    assert told(place, capsys)[3].startswith("progress: step 45 of 100, loss NaN or Inf (")
+    assert main(["status", "--json", str(place)]) == 0
+    assert json.loads(capsys.readouterr().out)["live"]["loss_not_finite"] is True
+
+
 @pytest.mark.parametrize(
     ("seconds_ago", "changed"),
     [

@@ -114,7 +114,13 @@ def test_the_step_the_rate_and_the_eta_are_written_with_the_next_tick(tmp_path: 
     job = Job(tmp_path)
     job.happens(*BEGINNING, *reports(10, 12, 14, 16))
     job.tick()
-    live = {"step": 16, "loss": 0.5, "steps_per_second": 2.0, "eta_seconds": 42.0}
+    live = {
+        "step": 16,
+        "loss": 0.5,
+        "loss_not_finite": False,
+        "steps_per_second": 2.0,
+        "eta_seconds": 42.0,
+    }
     assert job.shows(live=live, status="RUNNING", attempt=1, max_steps=100, step=None)
     assert job.read()["supervisor"] == Identity.of_this_process().to_json()
 
@@ -187,7 +193,13 @@ def test_an_overdue_step_lowers_the_rate(tmp_path: Path) -> None:
     job.happens(*BEGINNING, *reports(1, 2, 3))
     job.clock.time = 31.0
     job.tick()
-    live = {"step": 3, "loss": 0.5, "steps_per_second": 0.1, "eta_seconds": 970.0}
+    live = {
+        "step": 3,
+        "loss": 0.5,
+        "loss_not_finite": False,
+        "steps_per_second": 0.1,
+        "eta_seconds": 970.0,
+    }
     assert job.shows(live=live)
 
 

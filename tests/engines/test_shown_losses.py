@@ -45,5 +45,14 @@ def test_a_few_at_the_end_of_an_attempt_that_ends_well_are_told() -> None:
     assert ShownLosses().ended(1) is None
 
 
+def test_of_several_steps_read_together_the_loss_is_that_of_the_last() -> None:
+    losses = ShownLosses()
+    assert losses.hear(1, StepMessage(20, {"loss": nan}, first=1, recognised=True)) is None
+    notice = losses.ended(1)
+    assert notice is not None
+    assert notice.keys["step"] == 20
+    assert "since step 20 or before" in notice
+
+
 def test_what_is_reported_is_the_matter_of_others() -> None:
     assert told(ShownLosses(), *[nan] * 30, recognised=False) == []

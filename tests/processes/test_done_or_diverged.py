@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked import forked
 from tests.running import Result
 
 Supervise = Callable[..., Result]
@@ -169,6 +170,22 @@ save(40)
     assert "at step 40 (the newest committed step), before success.step (50)" in failure["reason"]
     assert "The output shows step 50" in failure["advice"]
     assert result.has_event("losses-doubtful")
+
+
+def test_status_does_not_hide_a_loss_that_is_no_number_behind_a_success(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    program = """
+for n in range(1, 41):
+    time.sleep(0.05)
+    print("step", n, "loss", 1 / n if n < 20 else "nan", flush=True)
+"""
+    job = config(model_dir, program)
+    del job["trainer"]["command"]["success"]
+    assert supervise(job).code == 0
+    told = forked("status", model_dir).stdout
+    assert "SUCCEEDED" in told
+    assert "the last loss that the program showed, at step 40, is NaN or Inf" in told
 
 
 @pytest.mark.parametrize("tell", TELLS)

@@ -3,6 +3,7 @@ stopped as it should be, and ends with the right exit code."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -236,6 +237,27 @@ def test_a_traceback_is_shown_once_and_kept_in_run_log(model_dir: Path, tmp_path
     assert re.sub(r"\|\s+", "| ", log(model_dir)).count(told) == 1
     assert shown.count(f'File "{program}", line 2, in load') == 1
     assert f"ValueError: bad record 7, at {program}:2 in load" in shown
+
+
+def test_a_traceback_is_in_a_file_once_and_as_an_event_for_programs(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("raise ValueError('bad record 7')\n")
+    config = command_config(
+        model_dir, restart={"max_num_restarts": 0}, argv=[sys.executable, str(program)]
+    )
+    path = tmp_path / "trainer.yaml"
+    path.write_text(yaml.safe_dump(config))
+    done = in_a_shell(f"run {path}", "")
+    assert done.returncode == 70
+    assert done.stdout.count('train.py", line 1, in <module>') == 1
+    assert log(model_dir).count('train.py", line 1, in <module>') == 1
+    events = [
+        json.loads(line)["event"]
+        for line in in_a_shell(f"run {path} --log-format json", "").stdout.splitlines()
+    ]
+    assert "traceback" in events
 
 
 def test_a_traceback_that_was_not_shown_is_told(model_dir: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from supervisor.cli.report import report_of
-from supervisor.report.job_report import Report, Span
+from supervisor.report.job_report import Lane, Report, Span
 from supervisor.report.page import html_of
 from supervisor.report.text import text_of
 from tests.report.long_job import HOSTILE, write_long_job
@@ -215,12 +215,14 @@ def test_a_browser_draws_all_charts_and_runs_nothing_of_the_job(
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 @pytest.mark.parametrize("seconds", [223, 90_000])
-def test_the_time_axis_has_labels_on_a_phone(
+def test_the_timeline_has_all_its_labels_on_a_phone(
     report: Report, seconds: float, tmp_path: Path
 ) -> None:
     assert CHROMIUM is not None
+    lanes = tuple(Span(lane, report.began, report.began + 1) for lane in Lane)
+    until = report.began + seconds
     short = replace(
-        report, until=report.began + seconds, spans=(), steps=(), commits=(), rungs=(), losses=()
+        report, until=until, spans=lanes, steps=(), commits=(), rungs=(), losses=(), recoveries=()
     )
     page = re.sub(r"<meta http-equiv=[^>]*>", "", html_of(short))
     (path := tmp_path / "report.html").write_text(page.replace("<script>", SPY + "<script>", 1))
@@ -235,13 +237,19 @@ def test_the_time_axis_has_labels_on_a_phone(
     assert told is not None
     ticks = [each for each in told[1].split("|") if re.match(r"\d\d[:-]\d\d", each)]
     assert len(ticks) >= 2, told[1]
+    left = re.search(r'data-left="([^"]*)"', done.stdout)
+    assert left is not None
+    assert float(left[1]) >= 0, "no name of a lane is cut off"
 
 
 SPY = """<style>body { max-width: 390px !important; }</style><script>
+let left = 1e9;
 const told = [], fillText = CanvasRenderingContext2D.prototype.fillText;
 CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
   told.push(text);
   document.documentElement.dataset.told = told.join("|");
+  if (this.textAlign === "right") left = Math.min(left, rest[0] - this.measureText(text).width);
+  document.documentElement.dataset.left = left;
   return fillText.call(this, text, ...rest);
 };
 </script>"""

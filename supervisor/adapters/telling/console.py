@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from supervisor.host.notice import Tell
 from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, unshown, write
 from supervisor.narrative.event_line import MAIN, Level, attempt_source
+from supervisor.narrative.recent_output import RecentOutput
 from supervisor.ports import Clock
 
 _MAX_LINE = 64 * 1024
@@ -29,6 +30,7 @@ class PlainConsole:
         self._begun = b""
         """The rest of a line, of which a full disk has taken only the beginning."""
         self._outlet = Outlet(self._show, tell, unshown=unshown)
+        self._recent = RecentOutput()
 
     def line(self, text: str, level: Level = "info") -> None:
         """Write one line of the event log. It begins on a new line."""
@@ -36,8 +38,12 @@ class PlainConsole:
 
     def mirror(self, attempt: int, chunk: bytes) -> None:
         """Pass on a part of a worker's output, unchanged; an empty `chunk` is its end."""
-        if chunk:
-            self._outlet.output(chunk)
+        if chunk and self._outlet.output(chunk):
+            self._recent.shown(chunk)
+
+    def has_shown(self, lines: Sequence[str]) -> bool:
+        """True if the worker's recent output contains all of `lines`."""
+        return self._recent.has(lines)
 
     def close(self, patience: float = FLUSH_PATIENCE) -> None:
         """Write what is left; wait at most `patience` seconds."""

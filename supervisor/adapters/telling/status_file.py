@@ -15,6 +15,7 @@ import errno
 import threading
 from collections.abc import Iterable
 from dataclasses import asdict
+from math import isfinite
 
 from supervisor.core.events import WorkerReported
 from supervisor.core.policy import RestartPolicy
@@ -93,6 +94,7 @@ class StatusFile:
         now = standing(self._state, self._policy)
         max_steps = self._policy.phases[self._state.phase].success.step
         progress = self._progress.at(self._clock.now(), max_steps)
+        is_nan = progress.loss is not None and not isfinite(progress.loss)
         status = LiveStatus(
             job=now.job,
             status=now.status,
@@ -107,7 +109,7 @@ class StatusFile:
             saves_on_request=self._listens_in == now.attempt,
             command=None if self._invocation is None else self._invocation.command,
             directory=None if self._invocation is None else self._invocation.directory,
-            live=LiveProgress(**asdict(progress)),
+            live=LiveProgress(**asdict(progress), loss_not_finite=is_nan),
             supervisor=self._supervisor,
             period=self._period,
             time=self._clock.wall(),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, cast
@@ -27,16 +26,14 @@ from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, write
 from supervisor.narrative import Level
 from supervisor.narrative.pace import PaceWatch
 from supervisor.narrative.panel import AttemptsSoFar, PanelState, panel
+from supervisor.narrative.recent_output import RecentOutput, text_of
 from supervisor.narrative.rendered import RenderedTransition
 from supervisor.narrative.standing import standing
 from supervisor.ports import Clock
-from supervisor.protocol.messages import printable
 
 _PERIOD = 0.25
 """Seconds between two pictures of the panel."""
 _MAX_LINE = 64 * 1024
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-"""Escape sequences: colours, movements of the cursor, titles and links."""
 _LEVELS = {"error": "red", "warning": "yellow"}
 
 
@@ -64,8 +61,7 @@ class TerminalView:
         self._last = ""
         self._unfinished = b""
         """The output after the last whole line."""
-        self._recent = b""
-        """The last `_MAX_LINE` bytes of output: people still see them above our own lines."""
+        self._recent = RecentOutput()
         stream = cast("IO[str]", _TerminalStream(descriptor))
         self._screen = _Console(file=stream, highlight=False)
         self._is_ascii = "utf" not in self._screen.encoding.lower()
@@ -87,12 +83,11 @@ class TerminalView:
     def mirror(self, attempt: int, chunk: bytes) -> None:
         """Show a part of a worker's output above the panel; an empty `chunk` is its end."""
         if chunk and self._outlet.output(chunk):
-            self._recent = (self._recent + chunk)[-_MAX_LINE:]
+            self._recent.shown(chunk)
 
     def has_shown(self, lines: Sequence[str]) -> bool:
         """True if the worker's recent output contains all of `lines`."""
-        recent = {_shown(line).rstrip() for line in self._recent.split(b"\n")}
-        return all(_shown(line.encode("utf-8", "replace")).rstrip() in recent for line in lines)
+        return self._recent.has(lines)
 
     def observe(self, told: RenderedTransition) -> None:
         """See `observers.LineObserver`."""
@@ -123,7 +118,7 @@ class TerminalView:
         yield sum(len(part.data) for part in parts)
 
     def _end(self) -> None:
-        rest = [Text(_shown(self._unfinished))] if self._unfinished else []
+        rest = [Text(text_of(self._unfinished))] if self._unfinished else []
         self._region.draw(rest, self._panel() if self._has_begun else None)
         self._region.end()
 
@@ -140,7 +135,7 @@ class TerminalView:
         *lines, rest = (self._unfinished + part.data).split(b"\n")
         self._unfinished = rest[-_MAX_LINE:]
         for line in lines:
-            yield Text(_shown(line))
+            yield Text(text_of(line))
 
 
 class _Region:
@@ -212,11 +207,3 @@ class _TerminalStream(io.TextIOBase):
 
     def fileno(self) -> int:
         return self._descriptor
-
-
-def _shown(line: bytes) -> str:
-    """Returns the text that a terminal shows in the end for a line of output: what follows the last
-    carriage return, without escape sequences."""
-    over = line.rstrip(b"\r").rpartition(b"\r")[2]
-    text = _ESCAPE.sub("", over.decode("utf-8", "replace"))
-    return printable(text.expandtabs())

@@ -159,7 +159,7 @@
       series: [{}, { show: false }],
       axes: [timeAxis(), axis({
         splits: () => Array.from({ length: rows }, (_, number) => row(number) + 0.5),
-        values: () => ["attempts", ...lanes.map((each) => each.name)], size: narrow ? 92 : 120,
+        values: () => ["attempts", ...lanes.map((each) => each.name)], size: narrow ? 106 : 120,
         grid: { show: false }, ticks: { show: false }, font: narrow ? "11px system-ui" : "12px system-ui",
       })],
       hooks: { draw: [draw], setCursor: [told] },
