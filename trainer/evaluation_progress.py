@@ -32,8 +32,8 @@ class EvaluationProgress:
     """The batches before `next_batch` are done, and the sum of their losses is `total`."""
 
     of: str
-    """What is evaluated, on which batches: a digest. Another evaluation begins with its first
-    batch."""
+    """What is evaluated, on which batches, by which loss: a digest. Another evaluation begins with
+    its first batch."""
     next_batch: int = 0
     total: float = 0.0
     is_done: bool = False
