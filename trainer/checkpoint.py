@@ -171,16 +171,20 @@ class CheckpointSaver:
         self, abstract: TrainState, make_frozen: MakeFrozen | None = None
     ) -> Restored | None:
         """Restore the newest intact checkpoint. None: nothing was ever committed. `make_frozen` is
-        called if frozen weights were not saved. Errors as
-        `newest_verified`."""
+        called if frozen weights were not saved, or are not to be saved any more: a change of the
+        config must not leave checkpoints behind whose frozen weights nobody can make again. Errors
+        as `newest_verified`."""
+
+        def read(path: Path) -> tuple[TrainState, Mapping[str, Any]]:
+            return _restore(path, abstract, make_frozen, reads_frozen=self._saves_frozen)
+
         if distributed.is_one_of_several():
             step = self.newest_verified()
             if step is None:
                 return None
-            path = self._steps.directory / str(step)
-            state, progress = _restore(path, abstract, make_frozen)
+            state, progress = read(self._steps.directory / str(step))
         else:
-            found = self._newest(lambda path: _restore(path, abstract, make_frozen))
+            found = self._newest(read)
             if found is None:
                 return None
             step, (state, progress) = found
@@ -572,19 +576,19 @@ def restore(
 
 
 def _restore(
-    path: Path, abstract: TrainState, make_frozen: MakeFrozen | None
+    path: Path, abstract: TrainState, make_frozen: MakeFrozen | None, *, reads_frozen: bool = True
 ) -> tuple[TrainState, Mapping[str, Any]]:
     needs_frozen = bool(jax.tree.leaves(abstract.frozen))
-    has_frozen = needs_frozen and (path / FROZEN).is_dir()
+    is_read = needs_frozen and (reads_frozen or make_frozen is None) and (path / FROZEN).is_dir()
     restored = _read(
         path,
         params=ocp.args.StandardRestore(abstract.params),
         optimizer=ocp.args.StandardRestore(abstract.optimizer),
         progress=ocp.args.JsonRestore(),
-        **({FROZEN: ocp.args.StandardRestore(abstract.frozen)} if has_frozen else {}),
+        **({FROZEN: ocp.args.StandardRestore(abstract.frozen)} if is_read else {}),
     )
     progress = restored.progress
-    if has_frozen:
+    if is_read:
         frozen = restored[FROZEN]
     else:
         assert make_frozen is not None or not needs_frozen
@@ -609,9 +613,14 @@ def _require_same_frozen(path: Path, saved: str | None, made: Params) -> None:
     elif found is None:
         how = "it was made with frozen weights (of init.lora, or the reference of DPO)"
     else:
+        remedy = (
+            "set init.checkpoint.save_frozen: true to go on with those of the checkpoint"
+            if (path / FROZEN).is_dir()
+            else "take init.seed back, or put the checkpoint back that the phase started from"
+        )
         how = (
             f"its frozen weights have the fingerprint {saved}, but those that the config gives "
-            f"(start_from, or init.seed) {found}"
+            f"(start_from, or init.seed) {found}: {remedy}"
         )
     raise CheckpointMismatchError(_mismatch(path, how))
 

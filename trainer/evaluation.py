@@ -96,8 +96,9 @@ class Evaluation:
 
 
 def _identity(config: ValidationConfig, spec: TrainStateSpec) -> str:
-    """Return a digest of what decides which batches are evaluated."""
+    """Return a digest of what decides the loss of a given state. (That has its adapters.)"""
     decides = {
+        "dpo": spec.config.dpo and spec.config.dpo.model_dump(mode="json"),
         "steps": config.steps,
         "dataloader": config.dataloader.model_dump(mode="json"),
         "batch": spec.config.loop.global_batch_size,

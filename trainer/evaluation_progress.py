@@ -32,8 +32,8 @@ class EvaluationProgress:
     """The batches before `next_batch` are done, and the sum of their losses is `total`."""
 
     of: str
-    """What is evaluated, on which batches: a digest. Another evaluation begins with its first
-    batch."""
+    """What is evaluated, on which batches, by which loss: a digest. Another evaluation begins with
+    its first batch."""
     next_batch: int = 0
     total: float = 0.0
     is_done: bool = False
@@ -48,7 +48,7 @@ class EvaluationProgress:
         """Return what was encoded.
 
         Raises:
-            LookupError, TypeError, ValueError: `body` is something else.
+            LookupError, TypeError, ValueError, OverflowError: `body` is something else.
         """
         next_batch, is_done = int(body["next_batch"]), bool(body["is_done"])
         return cls(str(body["of"]), next_batch, float(body["total"]), is_done)
@@ -79,7 +79,9 @@ class EvaluationNote:
             body = dict(parse_object(files_in(self._step).read(EVALUATION_NOTE), EVALUATION_NOTE))
             digest = body.pop("sha256", None)
             progress = EvaluationProgress.parsed(body)
-        except (FileNotFoundError, UnreadableError, LookupError, TypeError, ValueError):
+        except FileNotFoundError:
+            return None
+        except (UnreadableError, LookupError, TypeError, ValueError, OverflowError):
             return None
         return progress if digest == _digest(progress) else None
 

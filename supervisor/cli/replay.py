@@ -71,7 +71,10 @@ def add_parser(commands: Commands) -> None:
         "--step", type=int, help="the step; without it the one at which the last failure came"
     )
     parser.add_argument(
-        "--attempt", type=int, help="run it on the rung of this attempt; without it of the last one"
+        "--attempt",
+        type=int,
+        help="run it as this attempt did; without it as the last one, or as the one that failed "
+        "if --step is left out, too",
     )
     parser.add_argument("--pdb", action="store_true", help="stop before the step in the debugger")
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
@@ -129,35 +132,54 @@ def first_difference(
 
 
 def _compare(options: Namespace) -> None:
-    ours, theirs = _measured(_on_disk(options.model_dir)), _measured(options.compare)
-    last = min(ours[-1]["step"], theirs[-1]["step"])
-    found = first_difference(ours, theirs)
+    ours, theirs = _phases_of(_on_disk(options.model_dir)), _phases_of(options.compare)
+    common = [phase for phase in ours if phase in theirs]
+    if not common:
+        raise ValueError(
+            f"{options.model_dir} has the phases {', '.join(ours)}, and {options.compare} has "
+            f"{', '.join(theirs)}: there is no phase of the same name to compare"
+        )
+    for phase in common:
+        found = first_difference(ours[phase], theirs[phase])
+        if found is not None:
+            break
+    last = min(ours[phase][-1]["step"], theirs[phase][-1]["step"])
+    of_phase = f" of phase {phase!r}" if len(ours) > 1 or len(theirs) > 1 else ""
     if options.json:
         step, told = found or (None, [])
-        print(json.dumps({"v": 1, "first_difference": step, "differences": told, "last": last}))
+        answer = {"v": 1, "phase": phase, "first_difference": step}
+        print(json.dumps(answer | {"differences": told, "last": last}))
     elif found is None:
-        print_line(f"no difference: all steps up to {last}, the last that both have, are equal")
+        print_line(
+            f"no difference: all steps up to {last}{of_phase}, the last that both have, are equal"
+        )
     else:
-        print_line(f"step {found[0]} is the first that differs")
+        print_line(f"step {found[0]}{of_phase} is the first that differs")
         for line in found[1]:
             print_line(f"  {line}")
 
 
-def _measured(model_dir: Path, phase: str | None = None) -> list[dict[str, Any]]:
-    """Returns the steps of a phase of the job in `model_dir`, by default of its last one. A line
-    that is no record is left out: a job that runs has half of one at the end now and then.
+def _phases_of(model_dir: Path) -> dict[str, list[dict[str, Any]]]:
+    """Returns the steps of the job in `model_dir` by phase, in order. A line that is no record is
+    left out: a job that runs has half of one at the end now and then.
 
     Raises:
-        OSError: it has no metrics, or they cannot be read.
+        ValueError: it has no metrics.
+        OSError: they cannot be read.
     """
     path = model_dir / metrics_file.NAME
-    lines = reading.read(path, _MAX_METRICS, below=model_dir).splitlines()
-    records = list(filter(_is_record, (_parsed(line, path) for line in lines)))
-    phase = phase or (records[-1]["phase"] if records else None)
-    steps = [each for each in records if each["phase"] == phase and not _is_evaluation(each)]
-    if not steps:
-        raise UnreadableError(path, "has no steps", "give the model_dir of a job of our trainer")
-    return steps
+    remedy = "give the model_dir of a job of our trainer"
+    try:
+        lines = reading.read(path, _MAX_METRICS, below=model_dir).splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"there is no {path}: {remedy}") from None
+    phases: dict[str, list[dict[str, Any]]] = {}
+    for record in filter(_is_record, (_parsed(line, path) for line in lines)):
+        if not _is_evaluation(record):
+            phases.setdefault(record["phase"], []).append(record)
+    if not phases:
+        raise ValueError(f"{path} has no steps: {remedy}")
+    return phases
 
 
 def _parsed(line: bytes, path: Path) -> dict[str, Any]:
@@ -185,10 +207,11 @@ def _replay(options: Namespace) -> int:
     """
     place = _on_disk(options.model_dir).absolute()
     job = view(place)
-    launch = _launch(place, job, options.attempt)
+    launch = _launch(place, job, attempt_of(options, job))
     checkpoints = _checkpoints(launch)
     steps = [step for step, _ in committed_steps(checkpoints)]
-    wanted = span(_step_of(options, job, steps), steps, launch.plan.max_steps)
+    last = launch.plan.max_steps
+    wanted = span(_step_of(options, job, steps, last), steps, last)
     if not options.json:
         print_line(_head(wanted, launch))
     what = (launch.params, checkpoints, wanted.begin, wanted.step)
@@ -200,7 +223,7 @@ def _replay(options: Namespace) -> int:
         return code if code == ExitCode.CANNOT_WRITE else 0
     done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, check=False)
     told = [reading.parse_object(line, "the replay") for line in done.stdout.splitlines()]
-    recorded = {each["step"]: each for each in _measured_or_none(place, launch.plan.name)}
+    recorded = {each["step"]: each for each in _recorded(place, launch.plan.name)}
     if options.json:
         print(json.dumps({"v": 1, "begin": wanted.begin, "code": done.returncode, "told": told}))
     else:
@@ -272,8 +295,16 @@ def _head(wanted: Span, launch: Launch) -> str:
     return f"replays {steps} from {start}, as attempt {launch.attempt} ran them{devices}"
 
 
-def _step_of(options: Namespace, job: JobView, committed: Sequence[int]) -> int:
-    """Returns the step that is wanted.
+def attempt_of(options: Namespace, job: JobView) -> int | None:
+    """Returns the attempt that is wanted; None: the last one. A failure is looked for where it
+    came: the attempts after it may be in another phase, or skip its batch."""
+    if options.attempt is not None or options.step is not None:
+        return None if options.attempt is None else int(options.attempt)
+    return job.history.past.last_failed
+
+
+def _step_of(options: Namespace, job: JobView, committed: Sequence[int], last: int | None) -> int:
+    """Returns the step that is wanted, of a phase of `last` steps.
 
     Raises:
         ValueError: none is named, and the last failure is of no known step.
@@ -283,11 +314,12 @@ def _step_of(options: Namespace, job: JobView, committed: Sequence[int]) -> int:
     failure = failure_that_counts(job.history, job.history.state)
     if failure is None or failure.step is None:
         kept = ", ".join(map(str, sorted(committed))) or "none"
+        why = "the job has not failed" if failure is None else "the last failure names no step"
         raise ValueError(
-            "the last failure names no step: give --step N. Quickest are steps soon after a "
-            f"checkpoint (those of steps {kept})"
+            f"{why}: give --step N. Quickest are steps soon after a checkpoint (those of steps "
+            f"{kept})"
         )
-    return failure.step + 1
+    return failure.step + 1 if last is None else min(failure.step + 1, last)
 
 
 def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
@@ -304,7 +336,8 @@ def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
         if isinstance(decision, StartWorkers) and attempt in (None, decision.attempt)
     ]
     if not starts:
-        raise ValueError(f"attempt {attempt or ''} is not in the journal (any more)")
+        which = "an attempt" if attempt is None else f"attempt {attempt}"
+        raise ValueError(f"{which} is not in the journal (any more)")
     start = starts[-1]
     params = place / start.directory / "params.yaml"
     reading.open_file(params, below=place).close()  # a config that a person names may be a FIFO
@@ -355,8 +388,9 @@ def _environment(launch: Launch) -> dict[str, str]:
     return {**env, **launch.adjustments.to_environment()}
 
 
-def _measured_or_none(place: Path, phase: str) -> list[dict[str, Any]]:
+def _recorded(place: Path, phase: str) -> list[dict[str, Any]]:
+    """Returns what the run measured in `phase`, as far as that is known."""
     try:
-        return _measured(place, phase)
-    except OSError:
+        return _phases_of(place).get(phase, [])
+    except (OSError, ValueError):
         return []

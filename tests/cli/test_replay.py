@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.cli.replay import Span, first_difference, report, span
+from supervisor.cli.job_view import view
+from supervisor.cli.replay import Span, attempt_of, first_difference, report, run, span
+from supervisor.core.events import CheckpointCommitted, WorkersStarted
+from tests.adapters.test_journal import STORY, tell
 
 
 @given(st.integers(1, 1000), st.sets(st.integers(0, 1000)))
@@ -81,3 +87,61 @@ def test_the_worst_sequences_come_first_and_nan_before_all() -> None:
         "  sequence 1, loss 3: text 1\\n",
         "  sequence 3, loss 2: text 3\\n",
     ]
+
+
+@pytest.mark.parametrize(
+    ("step", "attempt", "found"), [(None, None, 1), (None, 2, 2), (3, None, None), (3, 2, 2)]
+)
+def test_the_last_failure_is_looked_for_in_its_own_attempt(
+    tmp_path: Path, step: int | None, attempt: int | None, found: int | None
+) -> None:
+    """The attempts after it may skip its batch, or be in the next phase."""
+    tell(tmp_path, *STORY[:7], CheckpointCommitted(4.8, 0, 8), WorkersStarted(4.9, 2, (8,)))
+    assert attempt_of(Namespace(step=step, attempt=attempt), view(tmp_path)) == found
+
+
+def job_with(folder: Path, *steps: tuple[str, int, float]) -> Path:
+    folder.mkdir()
+    lines = [
+        {"time": 1.0, "phase": phase, "attempt": 1, "step": step, "loss": loss}
+        for phase, step, loss in steps
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text)
+    return folder
+
+
+def compared(one: Path, other: Path, *, as_json: bool = False) -> int:
+    return run(Namespace(model_dir=one, compare=other, json=as_json))
+
+
+def test_jobs_are_compared_phase_by_phase(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = job_with(tmp_path / "one", ("a", 1, 0.5), ("a", 2, 0.4), ("b", 1, 0.3))
+    same = job_with(tmp_path / "same", ("a", 1, 0.5), ("a", 2, 0.4), ("b", 1, 0.3), ("b", 2, 0.2))
+    earlier = job_with(tmp_path / "earlier", ("a", 1, 0.5), ("a", 2, 0.41), ("b", 1, 0.3))
+    first = job_with(tmp_path / "first", ("a", 1, 0.5))
+    assert compared(one, same) == 0
+    assert "all steps up to 1 of phase 'b', the last that both have" in capsys.readouterr().out
+    assert compared(one, earlier) == 0
+    assert "step 2 of phase 'a' is the first that differs" in capsys.readouterr().out
+    assert compared(one, first) == 0
+    assert "all steps up to 1 of phase 'a', the last that both have" in capsys.readouterr().out
+    assert compared(one, earlier, as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["phase"], told["first_difference"]) == ("a", 2)
+
+
+def test_what_cannot_be_compared_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, other = job_with(tmp_path / "one", ("a", 1, 0.5)), job_with(tmp_path / "x", ("b", 1, 0.5))
+    empty = job_with(tmp_path / "empty")
+    for place, told in (
+        (tmp_path / "gone", f"there is no {tmp_path / 'gone' / 'metrics.jsonl'}: give the model_"),
+        (empty, f"{empty / 'metrics.jsonl'} has no steps: give the model_dir"),
+        (other, f"{one} has the phases a, and {other} has b: there is no phase of the same name"),
+    ):
+        assert compared(one, place) == 64
+        assert told in capfd.readouterr().err

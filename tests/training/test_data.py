@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.training.data_files import DataError, matching_files
+from supervisor.config.training.data_files import (
+    DataError,
+    check_first_records,
+    matching_files,
+)
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.sections import END_OF_DOCUMENT, VOCABULARY_SIZE, DataloaderConfig
 from trainer.batch_sharder import BatchSharder
@@ -124,6 +128,18 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' + line)
     with pytest.raises(DataError, match=message):
         read_windows(_config(tmp_path / "a.jsonl"))
+
+
+def test_a_long_first_record_is_read_in_few_calls(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "x" * (1 << 20)}) + "\n")
+
+    def calls() -> int:
+        counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+        return int(counters["syscr"])
+
+    before = calls()
+    check_first_records(_config(tmp_path / "a.jsonl"), 512)
+    assert calls() - before < 1 << 15
 
 
 def _tokens(path: Path, *records: object) -> DataloaderConfig:

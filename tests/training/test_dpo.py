@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ import pytest
 from supervisor.config.training.data_files import DataError
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import TrainerConfig, parse
-from supervisor.config.training.sections import DataloaderConfig
+from supervisor.config.training.sections import DataloaderConfig, DpoConfig, ValidationConfig
 from trainer.batch_sharder import BatchSharder
 from trainer.data import read_examples, training_batches
 from trainer.dpo import DirectPreference
+from trainer.evaluation import Evaluation
+from trainer.evaluation_progress import EvaluationProgress
+from trainer.executables import Executables
+from trainer.log import WorkerLog
 from trainer.mesh import make_mesh
 from trainer.objective import token_ids, unlearned
 from trainer.objective_choice import objective_of
@@ -56,6 +61,23 @@ def config(path: Path, *, lora: bool = False, bitwise: bool = False) -> TrainerC
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     return jsonl(tmp_path / "pairs.jsonl", *PAIRS)
+
+
+def test_an_evaluation_with_another_beta_does_not_go_on_where_one_was_broken_off(
+    pairs: Path,
+) -> None:
+    mapping = {"every": 1, "steps": 2, "dataloader": loader(pairs).model_dump()}
+    validation, rung = ValidationConfig.model_validate(mapping), Rung(1, 1, 1, 4, 2)
+    sharder, executables = BatchSharder(make_mesh(rung), rung), Executables(None, {}, WorkerLog())
+
+    def begin(beta: float, progress: EvaluationProgress | None = None) -> EvaluationProgress:
+        init = config(pairs).init.model_copy(update={"dpo": DpoConfig(beta=beta)})
+        spec = TrainStateSpec.of(init, sharder.mesh, DirectPreference(beta))
+        return Evaluation(validation, spec, sharder, executables).begin(progress)
+
+    broken_off = replace(begin(0.5), next_batch=1, total=3.0)
+    assert begin(0.5, broken_off).next_batch == 1
+    assert begin(5.0, broken_off).next_batch == 0
 
 
 def loader(path: Path, length: int = 8) -> DataloaderConfig:

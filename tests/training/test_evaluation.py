@@ -175,6 +175,13 @@ def test_a_damaged_note_is_none(step: Path) -> None:
     assert note.read() is None
 
 
+@pytest.mark.parametrize("next_batch", ["1e999", "-1e999", "NaN", "[]", "null", '"x"', "true"])
+def test_a_note_with_nonsense_is_none(step: Path, next_batch: str) -> None:
+    body = f'{{"of": "a", "next_batch": {next_batch}, "total": 1, "is_done": false}}'
+    (step / EVALUATION_NOTE).write_text(body)
+    assert EvaluationNote(step).read() is None
+
+
 def test_a_note_that_cannot_be_written_is_told_in_the_log(
     step: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,6 +175,24 @@ def test_another_base_or_other_adapters_are_refused_by_name(make_trainer: MakeTr
     assert "restored step 5" in trainer.finish()
 
 
+def test_a_base_that_cannot_be_made_again_is_not_left_out(make_trainer: MakeTrainer) -> None:
+    trainer = lora_trainer(make_trainer, "run", save_frozen=True, max_steps=3)
+    trainer.finish()
+    init = trainer.mapping["trainer"]["init"]
+    init["loop"]["max_steps"] = 4
+    init["checkpoint"]["save_frozen"] = False
+    init["seed"] = 4
+    assert trainer.run().returncode == 1
+    (*_, last) = trainer.failure().exceptions
+    assert last.type.endswith("CheckpointMismatchError")
+    assert last.message.endswith(
+        "set init.checkpoint.save_frozen: true to go on with those of the checkpoint"
+    )
+    del init["seed"]
+    assert "restored step 3" in trainer.finish()
+    assert not (trainer.checkpoints / "4" / "frozen").exists()
+
+
 def test_a_phase_starts_from_merged_adapters(make_trainer: MakeTrainer) -> None:
     first = lora_trainer(make_trainer, "first", max_steps=5)
     first.finish()

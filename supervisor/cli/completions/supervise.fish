@@ -171,7 +171,7 @@ complete -c supervise -n '_shtab_supervise_using save; and test $_shtab_supervis
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a replay -d 'The same batches, seeds and number of devices, from the newest checkpoint before the step. It changes nothing in model_dir, and works beside a running job if there are devices for both.'
 complete -c supervise -n '_shtab_supervise_using replay' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using replay' -l step -x -d 'the step; without it the one at which the last failure came'
-complete -c supervise -n '_shtab_supervise_using replay' -l attempt -x -d 'run it on the rung of this attempt; without it of the last one'
+complete -c supervise -n '_shtab_supervise_using replay' -l attempt -x -d 'run it as this attempt did; without it as the last one, or as the one that failed if --step is left out, too'
 complete -c supervise -n '_shtab_supervise_using replay' -l pdb -d 'stop before the step in the debugger'
 complete -c supervise -n '_shtab_supervise_using replay' -l json -d 'print one JSON object, for programs'
 complete -c supervise -n '_shtab_supervise_using replay' -l compare -x -d 'find the first step at which the job in OTHER_DIR differs; nothing is run'

@@ -202,7 +202,7 @@ _shtab_supervise_repair_defaults_added=0
 _shtab_supervise_replay_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--step[the step\; without it the one at which the last failure came]:step:"
-  "--attempt[run it on the rung of this attempt\; without it of the last one]:attempt:"
+  "--attempt[run it as this attempt did\; without it as the last one, or as the one that failed if --step is left out, too]:attempt:"
   "--pdb[stop before the step in the debugger]"
   "--json[print one JSON object, for programs]"
   "--compare[find the first step at which the job in OTHER_DIR differs\; nothing is run]:OTHER_DIR:"

@@ -11,6 +11,7 @@ import glob
 import json
 import sysconfig
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def check_first_records(config: DataloaderConfig, vocab_size: int) -> None:
         OSError: a file cannot be read.
     """
     for file in (file for pattern in config.paths for file in matching_files(pattern)):
-        with open_file(file, linked=True) as data:
+        with open_file(file, linked=True) as unbuffered, BufferedReader(unbuffered) as data:
             is_jsonl = file.suffix == ".jsonl" or config.reads_records
             line = data.readline(_MAX_FIRST) if is_jsonl else b""
         if line and len(line) < _MAX_FIRST:
