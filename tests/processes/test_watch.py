@@ -45,7 +45,7 @@ def test_elsewhere_each_change_is_printed_once(model_dir: Path) -> None:
     out, err = watching.communicate(timeout=PATIENCE)
     assert (watching.returncode, err) == (70, b"")
     assert out.count(first) == 1, "the second picture begins like the first one, and no third comes"
-    assert b"\nexit code 70 (another attempt would fail in the same way), " in out
+    assert b" with supervise's exit code 70 (another attempt would fail in the same way)" in out
     assert b"\x1b" not in out
 
 
@@ -94,8 +94,10 @@ def test_in_a_terminal_it_is_drawn_in_place(model_dir: Path) -> None:
     screen.resize(40, 50)
     termios.tcsetwinsize(master, (40, 50))
     journalled(model_dir, *ENDED)
-    lines = show_until("exit code 70")
+    show_until("exit code 70")
+    lines = show_until("goodput")  # the last line of the picture
     assert watching.wait(PATIENCE) == 0
+    assert sum(line.startswith("FAILED: killed") for line in lines) == 1
     assert sum(line.startswith("job job in") for line in lines) == 1
-    assert sum(line.startswith("supervisor:") for line in lines) == 1
+    assert "RUNNING" not in "\n".join(lines), "nothing of the first picture is left"
     os.close(master)
