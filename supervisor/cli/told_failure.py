@@ -42,6 +42,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _MAX_SHOWN = 200
 """Characters of a line of output."""
 _MOST_FRAMES = 4
+_BOOTSTRAP = "/supervisor/bootstrap/"
 _REFUSED_COMMANDS = frozenset({"usage", "not-executable", "program-missing"})
 """Rules for a command that cannot be run as it is."""
 
@@ -157,7 +158,7 @@ def _quotes(failure: Failure, log: str | None) -> Iterator[str]:
         calls = [_with_code(each, stacks) for each in _standing(stacks)] if stacks else []
     else:
         calls = _own_calls(failure.traceback) or [
-            _with_code(each, stacks) for each in frames_of(failure.traceback)[::-1][:_MOST_FRAMES]
+            _with_code(each, stacks) for each in _innermost(frames_of(failure.traceback))
         ]
     for number, call in enumerate(calls):
         yield f"called from {call}" if number else f"in {call}"
@@ -195,8 +196,13 @@ def _last_line(log: Path) -> str:
 def _standing(stacks: Path) -> Sequence[Frame]:
     """Returns the innermost calls of the main thread in the user's own code, else of all, the
     innermost first."""
-    frames = main_stack(read_end(stacks, _MAX_STACKS).decode(errors="replace"))[::-1]
-    return ([each for each in frames if is_own(each.path)] or frames)[:_MOST_FRAMES]
+    frames = main_stack(read_end(stacks, _MAX_STACKS).decode(errors="replace"))
+    return _innermost([each for each in frames if is_own(each.path)]) or _innermost(frames)
+
+
+def _innermost(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Returns the innermost calls, these first, without that of the bootstrap, which is ours."""
+    return [each for each in reversed(frames) if _BOOTSTRAP not in each.path][:_MOST_FRAMES]
 
 
 def _with_code(frame: Frame, stacks: Path | None) -> str:

@@ -117,6 +117,7 @@ def test_a_hang_is_told_with_the_calls_it_stood_in(
     (tmp_path / RANK_LOG).touch()
     stacks.write_text(
         f'Thread 0x00007f22ab1beb80 (most recent call first):\n  File "{program}", line 1 in wait\n'
+        '  File "/src/supervisor/bootstrap/start.py", line 61 in <module>\n'
         '  File "/lib/python3.11/threading.py", line 5 in run\n'
     )
     os.utime(program, (1, 1) if not is_changed else None)
