@@ -13,7 +13,7 @@ DOCS_VENV := .venv-docs
 # What a test starts a thousand times need not be compiled a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test test-slow test-aot test-layouts test-manifests test-integrations cluster check simulate fuzz chaos vanishing mutants bench schema docs linkcheck pages picture dist lock clean
+.PHONY: install run test test-slow test-aot test-layouts test-manifests test-integrations cluster matrix check simulate fuzz chaos vanishing mutants bench schema docs linkcheck pages picture dist lock clean
 
 install: $(STAMP)
 
@@ -85,6 +85,10 @@ $(MANIFESTS)/.installed:
 	$(call new_venv,$(MANIFESTS))
 	$(MANIFESTS)/bin/python -m pip install --quiet --disable-pip-version-check kubernetes-validate==1.37.0
 	touch $@
+
+# Twenty kills of each kind of training, and the same bits at the end: two to four minutes for each.
+matrix: install
+	XLA_FLAGS= $(BIN)/python -m pytest -m matrix tests/end_to_end
 
 # The programs of examples/programs with their real libraries, each in an environment of its own and
 # killed ten times: some minutes for each. ONLY=name runs one, SEED=K repeats the times of its kills.
