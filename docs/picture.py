@@ -22,7 +22,7 @@ from rich.text import Text
 
 _ROOT = Path(__file__).parents[1]
 _PICTURE = _ROOT / "docs" / "_static" / "session.svg"
-_COLUMNS, _LINES = 118, 42
+_COLUMNS, _LINES = 118, 52
 _SHOWN = re.compile(r"checkpoint of step 200 is committed")
 """What the terminal shows last."""
 _PATIENCE = 600.0

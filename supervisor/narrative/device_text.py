@@ -66,7 +66,8 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
     is_known = event.problem is None and event.obstacle is None
     if is_known and before.capacity_check is not None and not is_same:
         healthy = len(event.healthy)
-        text = f"{healthy} of {count(phase.num_units, unit(phase))} are healthy"
+        are = "is" if 1 in (healthy, phase.num_units) else "are"
+        text = f"{healthy} of {count(phase.num_units, unit(phase))} {are} healthy"
         units, whole = list(event.healthy), phase.num_units
         yield job_event("devices-probed", text, units=units, num_units=whole)
     if after.budget != before.budget:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 
@@ -32,3 +33,17 @@ def test_every_name_in_brackets_has_its_link() -> None:
     prose = re.sub(r"(```|`).*?\1", "", TEXT, flags=re.S)
     used = set(re.findall(r"\[([^\]]+)\](?![(:])", prose))
     assert used == set(re.findall(r"^\[(.+)\]: ", TEXT, re.M))
+
+
+def test_the_picture_shows_what_is_said_of_it() -> None:
+    """From the drill, which must not have scrolled away, to the panel as it is now."""
+    (said,) = re.findall(r"!\[(.*?)\]\(docs/_static/session.svg\)", TEXT, re.S)
+    (seconds,) = re.findall(r"after (\d\.\d\d) s", said)
+    picture = (ROOT / "docs/_static/session.svg").read_text(encoding="utf-8")
+    shown = html.unescape(re.sub(r"<[^>]+>", "", picture)).replace("\xa0", " ")
+    assert "SIGKILL right after step 170" in shown
+    assert f"resumed at step 151 in {seconds} s" in shown
+    assert re.search(r"loss .*\d% \d+ s left", shown, re.S)
+    losses = re.findall(r"step 170  loss (\S+)", shown)
+    assert len(losses) == 2
+    assert losses[0] == losses[1]

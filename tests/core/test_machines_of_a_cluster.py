@@ -133,6 +133,8 @@ def test_a_probe_that_finds_what_the_last_one_found_is_one_line() -> None:
     assert repeats() == ["capacity-awaited"]
     history.there = ("b",)
     assert repeats() == ["devices-probed", "capacity-awaited"]
+    probed = [line.text for line in history.told if line.event == "devices-probed"]
+    assert probed[-1] == "1 of 4 hosts is healthy"
     history.there = ()
     assert "device-bad" in repeats(), "it was there, and is lost again"
     history.there = ("a", "b")
