@@ -100,11 +100,15 @@ class SaveInterval:
                 f"training for {self.first or 0.0:.3g} s, which includes what only the first one "
                 "does"
             )
-        hours, failures = self.history.seconds / 3600, self.history.failures
+        failures = self.history.failures
         number = "1 failure" if failures == 1 else f"{failures} failures"
-        between = mean_time_between_failures(self.history) / 3600
+        between = _in_words(mean_time_between_failures(self.history))
         return (
             f"a checkpoint every {self.seconds:.0f} s from now on: a save stalls training for "
-            f"{median(self.costs):.3g} s, and one failure is expected in {between:.1f} h "
-            f"({number} in {hours:.1f} h so far)"
+            f"{median(self.costs):.3g} s, and one failure is expected in {between} "
+            f"({number} in {_in_words(self.history.seconds)} so far)"
         )
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"

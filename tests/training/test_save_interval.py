@@ -122,3 +122,5 @@ def test_the_reasons_are_told() -> None:
         "a checkpoint every 85 s from now on: a save stalls training for 0.5 s, and one failure is "
         "expected in 2.0 h (3 failures in 2.0 h so far)"
     )
+    text = SaveInterval(FailureHistory(1, 90.0), 2.0, (0.5,)).text
+    assert text.endswith("expected in 3.0 h (1 failure in 1.5 min so far)")
