@@ -177,6 +177,7 @@ class LocalWorld:
             num_devices=decision.num_devices if launch.plan.num_devices is not None else None,
             units=decision.units,
             adjustments=decision.adjustments,
+            failures=decision.failures,
             distrust=decision.distrust,
         )
         self._make_directory(f"{decision.directory}/{attempt_folder(decision.attempt)}")

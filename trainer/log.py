@@ -45,6 +45,7 @@ TEXTS: Mapping[str, str] = {
     "phase-loaded": "fresh start with {parts} of step {step} from {directory}",
     "program-compiled": "{program}: compiled in {seconds:.2f} s",
     "program-loaded": "{program}: loaded from {place} in {seconds:.2f} s",
+    "save-interval-chosen": "{text}",
     "snapshot-restored": "resumed from the snapshot of step {step} in memory",
     "snapshots-off": "no snapshots are taken: no supervisor has memory for them",
     "started-afresh": "fresh start: no committed checkpoint in {directory}",
@@ -96,6 +97,11 @@ class WorkerLog:
         """Log a warning that a person should read; tools read `code` and `step`."""
         log.warning("warning", text=text)
         self.reporter.notice(text, code, step)
+
+    def chose_save_interval(self, text: str, step: int) -> None:
+        """Log which time between saves was chosen at `step`, and why."""
+        log.info("save-interval-chosen", text=text)
+        self.reporter.notice(text, NoticeCode.SAVE_INTERVAL_CHOSEN, step)
 
     def obtained(self, seconds: float, name: str, source: str) -> None:
         """Log that the compiled step `name` is ready: loaded from `source`, or compiled if that is

@@ -3,7 +3,7 @@
 All processes save at the same step, so they must agree on it. If `every` is a number of steps, each
 process knows the step by itself. If it is a time, or a person asks for a checkpoint, Orbax's first
 process decides and tells the others through the coordination service, which costs every process
-about a millisecond each time.
+about a millisecond each time. If it is `auto`, that process also chooses the time.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="misc, attr-defined"
@@ -25,17 +25,22 @@ from orbax.checkpoint.checkpoint_managers import (
 )
 
 from supervisor.config.training.resolved import CheckpointConfig
+from supervisor.protocol.failure_history import FailureHistory
 from supervisor.protocol.save_request import SaveRequests
 from trainer import distributed
+from trainer.save_interval import SaveInterval
 
 _ASKED = 100
 """How often the clock is read in an interval, at least: so a save is late by at most 1% of it."""
 
 
-def save_policy(config: CheckpointConfig, requests: SaveRequests) -> SaveDecisionPolicy:
-    """Return the policy for `config.every`, a number of steps or a time, and for `requests`."""
+def save_policy(
+    config: CheckpointConfig, requests: SaveRequests, automatic: AutomaticPolicy | None = None
+) -> SaveDecisionPolicy:
+    """Return the policy for `config.every`, a number of steps or a time, and for `requests`.
+    `automatic` is the one for `auto`."""
     asked = RequestedPolicy(requests, alone=not distributed.is_one_of_several())
-    return AnySavePolicy((asked, _regular(config)))
+    return AnySavePolicy((asked, automatic or _regular(config)))
 
 
 def _regular(config: CheckpointConfig) -> SaveDecisionPolicy:
@@ -92,6 +97,40 @@ class TimedPolicy(ContinuousCheckpointingPolicy):
             return False
         self._first, self._began = step.step, now
         return True
+
+
+class AutomaticPolicy(TimedPolicy):
+    """Saves by a time that it chooses itself, from what the saves cost and how often the job fails
+    (`trainer.save_interval`).
+
+    Every process measures and chooses, but only the choice of Orbax's first process counts. That is
+    enough: all of them wait for the slowest one in each step.
+    """
+
+    def __init__(
+        self,
+        history: FailureHistory,
+        tell: Callable[[str, int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`history` is that before this attempt. `tell` is called with the reasons for an interval,
+        and the step, when it is chosen first and when it has changed by much."""
+        self._interval = SaveInterval(history)
+        self._told: SaveInterval | None = None
+        self._tell = tell
+        self._measured = clock()
+        super().__init__(self._interval.seconds, clock)
+
+    def stalled(self, step: int, seconds: float) -> None:
+        """Choose the interval again: the save of `step` has stalled training for `seconds`."""
+        now = self._clock()
+        self._interval = chosen = self._interval.measured(seconds, now - self._measured)
+        self._measured = now
+        self.minimum_interval_secs = chosen.seconds  # type: ignore[assignment]  # a float will do
+        if chosen.is_news_after(self._told):
+            self._told = chosen
+            if distributed.is_first():
+                self._tell(chosen.text, step)
 
 
 class RequestedPolicy(ContinuousCheckpointingPolicy):

@@ -11,6 +11,7 @@ import jax
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig, TrainerConfig
 from supervisor.protocol.adjustments import ACCUMULATION, INFLIGHT, SKIP_STEPS, Adjustments
+from supervisor.protocol.failure_history import FailureHistory
 from supervisor.protocol.fault_injection import FaultInjector
 from supervisor.protocol.messages import Stage
 from supervisor.protocol.reporter import Reporter
@@ -27,7 +28,7 @@ from trainer.host_time import HostTime
 from trainer.inflight import InFlight
 from trainer.log import Warn, WorkerLog, log
 from trainer.metrics import MetricsWriter
-from trainer.save_policy import save_policy
+from trainer.save_policy import AutomaticPolicy, save_policy
 from trainer.snapshot import SnapshotWriter
 from trainer.step import jit_all_finite, jit_skipped_step
 from trainer.train_state import TrainState, TrainStateSpec
@@ -53,7 +54,8 @@ def train(
     worker_log = setup.log if setup is not None else WorkerLog()
     worker_log.reporter = reporter
     metrics = MetricsWriter.of(config.name, worker_log.warn)
-    checkpoints = _checkpoints(config.init, worker_log.warn, metrics)
+    automatic = _automatic(config.init, worker_log)
+    checkpoints = _checkpoints(config.init, worker_log.warn, metrics, automatic)
     reporter.stage(Stage.INITIALIZING)
     if setup is None:
         deterministic_reduction.same_threads(config.init)
@@ -113,6 +115,7 @@ def train(
         snapshots=snapshots,
         simulated=HeldDevices.from_environment(),
         broken_off=broken_off,
+        save_stalled=automatic.stalled if automatic is not None else None,
     ).run()
     reporter.stage(Stage.FINISHING, loop.max_steps)
     checkpoints.close()
@@ -120,9 +123,18 @@ def train(
     distributed.shut_down()
 
 
-def _checkpoints(init: InitConfig, warn: Warn, metrics: MetricsWriter) -> CheckpointSaver:
+def _automatic(init: InitConfig, worker_log: WorkerLog) -> AutomaticPolicy | None:
+    """Return the policy that chooses the time between saves; None: the config says when."""
+    if not init.checkpoint.is_automatic:
+        return None
+    return AutomaticPolicy(FailureHistory.from_environment(), worker_log.chose_save_interval)
+
+
+def _checkpoints(
+    init: InitConfig, warn: Warn, metrics: MetricsWriter, automatic: AutomaticPolicy | None
+) -> CheckpointSaver:
     where = init.checkpoint
-    steps, policy = steps_in(where.directory), save_policy(where, SaveRequests())
+    steps, policy = steps_in(where.directory), save_policy(where, SaveRequests(), automatic)
     keep = Keep(where.keep, where.keep_every, where.keep_best)
     return CheckpointSaver(
         steps,

@@ -12,7 +12,8 @@ how far its evaluation has come, and the next attempt begins with the rest of it
 
 from __future__ import annotations
 
-from collections.abc import Container
+import time
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -67,6 +68,9 @@ class TrainingLoop:
     """The step that was validated last, and its loss."""
     broken_off: EvaluationProgress | None = None
     """The evaluation of `step` that an earlier attempt broke off; None: none is due at first."""
+    save_stalled: Callable[[int, float], None] | None = None
+    """Called with a step and for how many seconds its save has kept training from going on, if that
+    matters to anybody."""
 
     def run(self) -> None:
         """Train to the end and save there. When asked to stop, save and end by the signal that
@@ -184,7 +188,10 @@ class TrainingLoop:
         self.in_flight.drain()
         self._tell_committed(wait=True)
         if not self.checkpoints.has_failed or self.checkpoints.due(self.step):
+            began = time.monotonic()
             self._begin_save()
+            if self.save_stalled is not None and not self.checkpoints.has_failed:
+                self.save_stalled(self.step, time.monotonic() - began)
 
     def _save_now(self, evaluation: EvaluationProgress | None = None) -> None:
         """Save this step, unless it is committed already. Return when it is committed and its

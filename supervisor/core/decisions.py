@@ -13,6 +13,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import Status
 from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.protocol.adjustments import Adjustments
+from supervisor.protocol.failure_history import FailureHistory
 from supervisor.protocol.messages import Stage
 
 
@@ -52,6 +53,8 @@ class StartWorkers:
     """The phase's directory, relative to model_dir."""
     adjustments: Adjustments = field(default_factory=Adjustments)
     """How the settings of this attempt differ from the config."""
+    failures: FailureHistory = field(default_factory=FailureHistory)
+    """How often the job has failed so far."""
     distrust: str = ""
     """Why the attempt must not resume from the snapshots in memory; empty: it may."""
     make_room: MakeRoom | None = None

@@ -138,6 +138,7 @@ def _group_gone(
         liveness=Liveness(),
         recovery=state.recovery.gone(event.at, event.step),
         goodput=state.goodput.gone(),
+        failure_rate=state.failure_rate.gone(event.at),
         budget=state.budget.told(event.step, trained=event.trained),
         ladder=replace(state.ladder, larger_since=None, look_at=None),
     )
@@ -155,6 +156,8 @@ def _group_gone(
         return drained(replace(state, last_failure=failure), state.drain)
     if not group.abandoned and isinstance(cause, MakesWay) and cause.explains(failure):
         return _made_way(state, cause, event.at, policy)
+    if group.abandoned or failure is not None:
+        state = replace(state, failure_rate=state.failure_rate.failed())
     is_lost = group.abandoned and not isinstance(cause, NotFinite)
     if is_lost or failure is None:
         reason = "the last attempt was lost with its supervisor: nothing is charged"
@@ -264,8 +267,8 @@ def launch_failed(state: JobState, event: LaunchFailed, policy: RestartPolicy) -
     if not isinstance(state.doing, Alive) or state.attempt != event.attempt:
         return state, ()
     recovery = state.recovery.died(event.at)
-    stages = state.stages.gone()
-    state = replace(state, liveness=Liveness(), recovery=recovery, stages=stages)
+    stages, rate = state.stages.gone(), state.failure_rate.gone(event.at)
+    state = replace(state, liveness=Liveness(), recovery=recovery, stages=stages, failure_rate=rate)
     if state.drain is not None:
         return drained(replace(state, last_failure=event.failure), state.drain)
     return _failed(state, event.failure, (), event.at, policy)

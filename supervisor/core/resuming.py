@@ -53,6 +53,7 @@ def supervisor_started(
         announced="",
         liveness=Liveness(),
         stages=StageTimes(),
+        failure_rate=state.failure_rate.on_another_clock(),
     )
     if begins_anew:
         return begin_anew(state, event.at, policy)

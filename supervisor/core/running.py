@@ -47,7 +47,8 @@ def workers_started(state: JobState, event: WorkersStarted, policy: RestartPolic
     workers, deadline = Workers(len(event.pids), pids=event.pids), state.doing.deadline
     recovery = state.recovery.started(event.began, event.at, standby=event.standby)
     goodput = state.goodput.trains(event.at)
-    state = replace(state, recovery=recovery, goodput=goodput)
+    rate = state.failure_rate.started(event.at)
+    state = replace(state, recovery=recovery, goodput=goodput, failure_rate=rate)
     phase = policy.phases[state.phase]
     if phase.reports_stages:
         limits = phase.limits(tries_again=not state.initialises_again)

@@ -32,6 +32,7 @@ from supervisor.core.doing import (
 )
 from supervisor.core.doing import Status as Status
 from supervisor.core.events import StopSource, Straggler
+from supervisor.core.failure_rate import FailureRate
 from supervisor.core.guesses import Guesses
 from supervisor.core.ladder import Ladder
 from supervisor.core.livelock import Goodput, Livelock
@@ -121,6 +122,7 @@ class JobState:
     goodput: Goodput = field(default_factory=Goodput)
     ladder: Ladder = field(default_factory=Ladder)
     quarantine: Quarantine = field(default_factory=Quarantine)
+    failure_rate: FailureRate = field(default_factory=FailureRate)
     looks: int = 0
     """How many probes were asked for: the number of the latest `ProbeDevices`."""
     epoch: float = 0.0
@@ -248,8 +250,12 @@ class JobState:
         is_same = budget.highest == before.highest and not before.epochs
         if budget == before or is_same or budget.begun_in == self.attempt:
             return state
-        livelock, goodput = self.livelock.committed(), self.goodput.committed(at)
-        return replace(state, livelock=livelock, goodput=goodput)
+        return replace(
+            state,
+            livelock=self.livelock.committed(),
+            goodput=self.goodput.committed(at),
+            failure_rate=self.failure_rate.ran(at),
+        )
 
     def found(self, step: int | None, at: float) -> JobState:
         """After a look for checkpoints while no worker lives: `step` is the newest one; None: there

@@ -111,6 +111,7 @@ def start(state: JobState, reason: str, at: float, policy: RestartPolicy) -> Ste
         units=placement.units if placement is not None else (),
         directory=state.directory,
         adjustments=state.remediation.adjustments,
+        failures=state.failure_rate.history,
         distrust=distrust(failure),
         make_room=_make_room(failure),
         checkpoints=state.checkpoints,

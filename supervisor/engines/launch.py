@@ -19,6 +19,7 @@ from supervisor.engines.python_script import with_interpreter
 from supervisor.protocol import environment, metrics_file, save_request
 from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import Owner, WorkerIdentity
+from supervisor.protocol.failure_history import FailureHistory
 from supervisor.protocol.fault_injection import InjectedFault
 
 _HOST = "host"
@@ -64,6 +65,8 @@ class Launch:
     params: Path
     """The phase's resolved config."""
     adjustments: Adjustments = field(default_factory=Adjustments)
+    failures: FailureHistory = field(default_factory=FailureHistory)
+    """How often the job has failed so far."""
     distrust: str = ""
     """Why it must not resume from the snapshots in memory; empty: it may."""
     num_devices: int | None = None
@@ -183,6 +186,7 @@ class Launch:
         env = {
             **identity.to_environment(),
             **self.adjustments.to_environment(),
+            **self.failures.to_environment(),
             **(self.owner.to_environment() if self.owner is not None else {}),
             environment.FAILURE_FILE: str(self.file(rank, "failure.json")),
             environment.METRICS_FILE: str(self.model_dir / metrics_file.NAME),

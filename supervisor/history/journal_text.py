@@ -188,6 +188,7 @@ FIELDS: Mapping[str, str] = {
     "exit_code": "The exit code.",
     "exits": "How the workers ended, in the order in which that was seen.",
     "failure": "The failure; null: nothing failed.",
+    "failure_rate": "How often the job fails, for the next attempt.",
     "file": "A file that must be there.",
     "goodput": "Volatile: in every record as in a new job.",
     "grown_at": "When the job last went back to a larger rung.",

@@ -198,7 +198,13 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
         case NoticeMessage(said, code, step):
             text = f"rank {event.rank}: {said}" if event.rank else said
             name = code if code in _NOTICES else "worker-notice"
-            yield tell(name, text=text, level="warning", code=code or None, step=step)
+            yield tell(
+                name,
+                text=text,
+                level="info" if name in _ROUTINE_NOTICES else "warning",
+                code=code or None,
+                step=step,
+            )
         case SigtermMessage():
             text = f"rank {event.rank} got a SIGTERM that the supervisor did not send"
             yield tell("worker-told-to-stop", text=text, level="warning")
@@ -213,6 +219,8 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
 
 
 _NOTICES = frozenset(NoticeCode)
+_ROUTINE_NOTICES = frozenset({NoticeCode.SAVE_INTERVAL_CHOSEN})
+"""Those that warn of nothing."""
 
 
 def _has_line(message: StageMessage, t: Transition) -> bool:

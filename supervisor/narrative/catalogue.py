@@ -433,6 +433,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "(`command.save_on_sigterm`).",
             NOTICE,
         ),
+        "save-interval-chosen": Kind(
+            "The trainer has chosen the time between checkpoints, or changed it by much "
+            "(`checkpoint.every: auto`).",
+            NOTICE,
+        ),
         "save-on-sigterm-off": Kind(
             "SIGTERM does not save: this version of Orbax is not known "
             "(`command.save_on_sigterm`).",

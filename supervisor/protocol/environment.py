@@ -28,6 +28,8 @@ FAILURE_FILE = PREFIX + "FAILURE_FILE"
 STACKS_FILE = PREFIX + "STACKS_FILE"
 FAULTS = PREFIX + "FAULTS"
 ADJUST = PREFIX + "ADJUST"
+FAILURES = PREFIX + "FAILURES"
+"""JSON: how often the job has failed so far (`protocol.failure_history`)."""
 SIMULATED_DEVICES = PREFIX + "SIMULATED_DEVICES"
 """JSON: the simulated units of a worker, and the file that lists the broken ones
 (`protocol.simulated`)."""

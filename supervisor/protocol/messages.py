@@ -56,6 +56,7 @@ class NoticeCode(StrEnum):
     METRICS_UNWRITABLE = "metrics-unwritable"
     RESUME_DIFFERS = "resume-differs"
     SAVE_AWAITED = "save-awaited"
+    SAVE_INTERVAL_CHOSEN = "save-interval-chosen"
     SAVE_ON_SIGTERM_OFF = "save-on-sigterm-off"
     SNAPSHOTS_STOPPED = "snapshots-stopped"
     SNAPSHOT_NOT_USED = "snapshot-not-used"

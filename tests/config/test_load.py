@@ -260,8 +260,8 @@ MISTAKES = [
     ),
     (with_restart("max_num_restarts: 3\ndeadlines: {SAVING: 0.0s}"), "would be a hang at once"),
     (with_restart("max_num_restarts: 3\nbackoff: {max: 5s}"), "backoff.max: is below backoff."),
-    (with_init("checkpoint: {every: 0}"), "every: is neither a number of steps nor a duration"),
-    (with_init("checkpoint: {every: 0s}"), "every: is neither a number of steps nor a durati"),
+    (with_init("checkpoint: {every: 0}"), "every: is neither auto nor a number of steps nor a"),
+    (with_init("checkpoint: {every: 0s}"), "every: is neither auto nor a number of steps nor"),
     (with_init("checkpoint: {every: true}"), "nor a duration such as 5m (value true)"),
     (with_init("checkpoint: {every: 1.5}"), "nor a duration such as 5m (value 1.5)"),
     (with_init("checkpoint: {every: {int: 1}}"), "c.yaml:4: trainer.init.checkpoint.every: is"),
@@ -529,6 +529,7 @@ def test_chips_of_a_slice(kind: str, count: int) -> None:
         (with_restart("max_num_restarts: 1\nstandby: off"), "init.autorestart.standby", "off"),
         (with_init("checkpoint: {every: 5m}"), "init.checkpoint.every", "5m"),
         (with_init("checkpoint: {every: 50}"), "init.checkpoint.every", 50),
+        (with_init("checkpoint: {every: auto}"), "init.checkpoint.every", "auto"),
         (
             with_init(
                 "devices: {platform: cpu, count: 2}\nworkers: 2\ncheckpoint: {every: 5m}", FIT

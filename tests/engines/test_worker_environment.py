@@ -11,7 +11,14 @@ import pytest
 from supervisor.diagnosis.success import Success
 from supervisor.engines.launch import Launch, Part
 from supervisor.engines.worker_environment import placement_variables, ports_needed
-from supervisor.protocol.environment import ALL_TOPOLOGY, FAULTS, MODULES_FILE, SIMULATED_DEVICES
+from supervisor.protocol.environment import (
+    ALL_TOPOLOGY,
+    FAILURES,
+    FAULTS,
+    MODULES_FILE,
+    SIMULATED_DEVICES,
+)
+from supervisor.protocol.failure_history import FailureHistory
 from supervisor.protocol.fault_injection import InjectedFault
 from tests.config.files import COMMAND, with_command, with_init
 from tests.config.test_plan import plans
@@ -49,6 +56,14 @@ def test_one_worker_has_the_devices_of_its_rung() -> None:
     assert places(two) == [{"JAX_NUM_CPU_DEVICES": "2"}]
     assert two.protocol_variables(0, [])["SUPERVISE_NUM_DEVICES"] == "2"
     assert two.values(None)["num_devices"] == "2"
+
+
+def test_a_worker_is_told_how_often_the_job_has_failed() -> None:
+    first = launch("devices: {platform: cpu}")
+    assert FAILURES not in first.protocol_variables(0, [])
+    history = FailureHistory(2, 90.0)
+    told = replace(first, failures=history).protocol_variables(0, [])
+    assert FailureHistory.from_environment(told) == history
 
 
 def test_what_the_config_says_of_cpu_devices_is_left_alone() -> None:

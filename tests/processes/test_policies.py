@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from supervisor.protocol.environment import FAILURES
+from supervisor.protocol.failure_history import FailureHistory
 from tests.running import TOY, Result, command_config, eventually, may_mount
 
 Supervise = Callable[..., Result]
@@ -79,6 +81,27 @@ def test_a_batch_is_skipped_where_the_output_tells_every_step(
     skips = "step 6 gave NaN or Inf twice: its batch is skipped from now on"
     reasons = [told["reason"] for told in result.events("attempt-started")]
     assert any(skips in reason for reason in reasons) is (code == 0)
+
+
+FAILS_TWICE = """
+import os, sys
+
+print("told:", os.environ.get("SUPERVISE_FAILURES"))
+sys.exit(0 if os.environ["SUPERVISE_ATTEMPT"] == "3" else 1)
+"""
+
+
+def test_each_attempt_is_told_how_often_the_job_has_failed(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    argv = [sys.executable, "-c", FAILS_TWICE]
+    result = supervise(command_config(model_dir, restart=QUICK, argv=argv))
+    assert result.code == 0, result.log
+    first, *others = (result.rank_log(attempt).decode() for attempt in (1, 2, 3))
+    assert "told: None" in first
+    told = [FailureHistory.from_environment({FAILURES: log.split("told: ")[1]}) for log in others]
+    assert [history.failures for history in told] == [1, 2]
+    assert 0 < told[0].seconds < told[1].seconds
 
 
 @pytest.mark.parametrize("trouble", ["busy", "expired"])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from supervisor.config.quantities import parse_duration
 from supervisor.protocol import environment
 from supervisor.protocol.environment import WorkerIdentity, without_supervisor_variables
+from supervisor.protocol.failure_history import FailureHistory
 
 counts = st.integers(min_value=0, max_value=10**6)
 identities = st.builds(
@@ -27,6 +28,12 @@ def test_an_identity_is_read_back(identity: WorkerIdentity) -> None:
     assert WorkerIdentity.from_environment({"PATH": "/bin", **variables}) == identity
     assert variables[environment.PROTOCOL] == "1"
     assert all(name.startswith("SUPERVISE_") for name in variables)
+
+
+@given(st.builds(FailureHistory, counts, st.floats(0, 1e9)))
+def test_a_history_of_failures_is_read_back(history: FailureHistory) -> None:
+    assert FailureHistory.from_environment(history.to_environment()) == history
+    assert bool(history.to_environment()) == (history != FailureHistory())
 
 
 def test_without_a_supervisor_there_is_none() -> None:

@@ -50,7 +50,7 @@ def test_nothing_is_printed_past_the_log() -> None:
     assert {*printing} == {"aot.py", "log.py", "replay.py"}, "these two answer with JSON"
 
 
-def test_every_code_is_that_of_a_warning() -> None:
+def test_every_code_is_used() -> None:
     named = {
         node.attr
         for source in SOURCES

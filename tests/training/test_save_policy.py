@@ -16,11 +16,13 @@ from orbax.checkpoint.options import MultiprocessingOptions
 from supervisor.config.training.resolved import CheckpointConfig
 from supervisor.protocol.committed import committed_steps
 from supervisor.protocol.environment import SAVE_REQUEST
+from supervisor.protocol.failure_history import FailureHistory
 from supervisor.protocol.save_request import SaveRequests
 from tests.running import Start
 from trainer.checkpoint import CheckpointSaver
 from trainer.checkpoint_steps import steps_in
-from trainer.save_policy import RequestedPolicy, TimedPolicy, save_policy
+from trainer.save_interval import SHORTEST
+from trainer.save_policy import AutomaticPolicy, RequestedPolicy, TimedPolicy, save_policy
 
 from .harness import assert_same_bits, final_state
 
@@ -39,11 +41,14 @@ class Training:
 
     def __init__(self, seconds: float, first: int = 0) -> None:
         self.now, self.looks, self.step = 100.0, 0, first
-        self.policy = TimedPolicy(seconds, self.clock)
+        self.policy = self.make_policy(seconds)
         self.now += 10_000.0  # to import, restore and compile takes longer than an interval
         self.step = first - 1
         assert not self.takes(0.0), "the first step of a process"
         self.looks = 0
+
+    def make_policy(self, seconds: float) -> TimedPolicy:
+        return TimedPolicy(seconds, self.clock)
 
     def clock(self) -> float:
         self.looks += 1
@@ -101,6 +106,43 @@ def test_short_steps_ask_the_clock_seldom() -> None:
     assert not any(training.takes(0.01) for _ in range(29_000))
     assert training.looks < 800
     assert sum(training.takes(0.01) for _ in range(1_400)) == 1
+
+
+class AutomaticTraining(Training):
+    """Training whose policy chooses the time between saves."""
+
+    def __init__(self, history: FailureHistory) -> None:
+        self.history, self.told = history, list[tuple[str, int]]()
+        super().__init__(0.0)
+
+    def make_policy(self, seconds: float) -> AutomaticPolicy:
+        self.automatic = AutomaticPolicy(
+            self.history, lambda text, step: self.told.append((text, step)), self.clock
+        )
+        return self.automatic
+
+    def until_a_save(self) -> int:
+        """For how many steps of a second there was none."""
+        return next(number for number in range(1, 10_000) if self.takes(1.0))
+
+
+def test_the_time_between_saves_follows_from_cost_and_failures() -> None:
+    training = AutomaticTraining(FailureHistory(99, 154_000.0))
+    assert training.until_a_save() == SHORTEST
+    training.automatic.stalled(training.step, 5.0)
+    assert training.until_a_save() == 50
+    training.automatic.stalled(training.step, 2.0)
+    # In the 10,060 s that this attempt has run there was no failure.
+    assert training.until_a_save() == 87  # sqrt(2 x 2 s x 185,660 s / 100) = 86.2 s
+    (_, first), (text, second) = training.told
+    assert (first, second) == (10, 60)
+    assert text.startswith("a checkpoint every 86 s from now on: a save stalls training for 2 s")
+    training.automatic.stalled(training.step, 2.1)
+    assert len(training.told) == 2, "only what changes by much is told"
+    for _ in range(2):
+        training.automatic.stalled(training.step, 8.0)
+    assert [step for _, step in training.told] == [10, 60, training.step]
+    assert 120 <= training.until_a_save() <= 176
 
 
 def test_by_steps_a_save_is_due_at_each_multiple(tmp_path: Path) -> None:
@@ -181,3 +223,32 @@ def test_workers_that_save_by_time_save_the_same_steps_and_resume_to_the_bit(
     whole = job(tmp_path / "whole", 30)
     assert start(whole, env=cache).result(180).code == 0
     assert_same_bits(final_state(killed, model_dir, 60), final_state(whole, tmp_path / "whole", 60))
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_job_that_chooses_when_it_saves_is_killed_and_ends_with_the_same_bits(
+    workers: int, start: Start, model_dir: Path, tmp_path: Path, cache: dict[str, str]
+) -> None:
+    """Slow input makes attempt 1 last until its first save, and past it."""
+    from tests.end_to_end.test_training import config
+
+    def job(place: Path, every: int | str, *faults: dict[str, Any]) -> dict[str, Any]:
+        made = config(place, workers, list(faults), max_steps=70)
+        made["trainer"]["init"] |= {"checkpoint": {"every": every, "keep": 9}}
+        if workers > 1:
+            made["trainer"]["init"] |= {"workers": workers}
+        return made
+
+    slow = {"step": 1, "slow_input": 0.25}
+    kill = {"step": 60, "signal": "SIGKILL", "rank": workers - 1}
+    killed = job(model_dir, "auto", slow, kill)
+    result = start(killed, env=cache).result(180)
+    assert result.code == 0, result.log
+    told = result.events("save-interval-chosen", attempt=1)
+    assert {one["level"] for one in told} == {"info"}
+    first, second = result.summary["attempts"]
+    assert second["starting_step"] == first["newest_committed_step"]
+    assert second["starting_step"] in [one["step"] for one in told]
+    whole = job(tmp_path / "whole", 30)
+    assert start(whole, env=cache).result(180).code == 0
+    assert_same_bits(final_state(killed, model_dir, 70), final_state(whole, tmp_path / "whole", 70))

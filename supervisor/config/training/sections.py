@@ -33,12 +33,18 @@ class TrainingSection(BaseModel):
     )
 
 
+AUTO = "auto"
+"""The value of `checkpoint.every` with which the trainer chooses the time between checkpoints."""
+
+
 def _steps_or_duration(value: object) -> int | str:
+    if value == AUTO:
+        return AUTO
     if isinstance(value, str) and parse_duration(value) > 0:
         return value
     if type(value) is int and value > 0:
         return value
-    raise ValueError("is neither a number of steps nor a duration such as 5m")
+    raise ValueError("is neither auto nor a number of steps nor a duration such as 5m")
 
 
 def _patterns(value: object) -> object:
@@ -53,9 +59,17 @@ Positive = Annotated[float, Field(gt=0)]
 Interval = Annotated[
     int | str,
     BeforeValidator(_steps_or_duration),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, POSITIVE_DURATION_SCHEMA]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                POSITIVE_DURATION_SCHEMA,
+                {"const": AUTO},
+            ]
+        }
+    ),
 ]
-"""A number of steps, or a duration such as 5m."""
+"""A number of steps, a duration such as 5m, or `auto`."""
 Paths = Annotated[
     tuple[str, ...],
     BeforeValidator(_patterns),
@@ -242,7 +256,8 @@ class CheckpointSchedule(TrainingSection):
     """When our trainer saves a checkpoint, and how many it keeps."""
 
     every: Interval = 100
-    """Steps between two checkpoints, or a duration such as 5m, by the clock of rank 0."""
+    """Steps between two checkpoints; or a duration such as 5m, by the clock of rank 0; or `auto`: a
+    duration that follows from what a save costs and how often the job fails."""
     keep: Count = 3
     """How many checkpoints of our trainer are kept; older ones are deleted. Not for a command. The
     one before the last NaN or exception is kept besides, so that it can be replayed."""
@@ -261,8 +276,14 @@ class CheckpointSchedule(TrainingSection):
 
     @property
     def every_seconds(self) -> float | None:
-        """The seconds between checkpoints; None: `every` is a number of steps."""
-        return parse_duration(self.every) if isinstance(self.every, str) else None
+        """The seconds between checkpoints; None: `every` is a number of steps, or `auto`."""
+        is_duration = isinstance(self.every, str) and not self.is_automatic
+        return parse_duration(str(self.every)) if is_duration else None
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the trainer chooses the time between checkpoints."""
+        return self.every == AUTO
 
 
 class DataloaderConfig(TrainingSection):
