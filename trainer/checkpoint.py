@@ -65,6 +65,8 @@ _ITEMS = ("params", "optimizer", "progress")
 """The items of every checkpoint of ours."""
 FROZEN = "frozen"
 """The item with the frozen weights, and the key in `progress` of their fingerprint."""
+_ADAPTERS = "adapters"
+"""The key in `progress` of what the fingerprint says of adapters."""
 _MISMATCH = re.compile(
     r"not compatible with the stored shape|tree structures do not match|Structure mismatch|"
     r"Topology mismatch detected"
@@ -261,6 +263,8 @@ class CheckpointSaver:
         progress: dict[str, Any] = {"step": step, "data": position}
         if evaluation is not None:
             progress["evaluation"] = evaluation.encoded()
+        if adapters := _of_adapters(self._fingerprint):
+            progress[_ADAPTERS] = adapters
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(state.params),
             optimizer=ocp.args.StandardSave(state.optimizer),
@@ -449,15 +453,27 @@ class CheckpointSaver:
         return None
 
 
-def newest_fingerprint(place: Path | Uri) -> Fingerprint:
-    """Return the fingerprint of the newest committed step in `place`; an empty one if there is no
-    step, or no manifest that can be used."""
+def newest_adapters(place: Path | Uri) -> Fingerprint:
+    """Return what the fingerprint of the newest committed step in `place` says of its adapters;
+    empty: it has none, or there is no step. If it was killed before its manifest was written, the
+    step itself says it. A collective."""
     found = next(steps_in(place).committed(), None)
-    try:
-        manifest = read_manifest(found[1]) if found is not None else None
-    except DamagedError:
-        manifest = None
-    return {} if manifest is None else manifest.fingerprint
+    if found is None:
+        return {}
+    with suppress(DamagedError):  # told where the step is read
+        if (manifest := read_manifest(found[1])) is not None:
+            return _of_adapters(manifest.fingerprint)
+        with suppress(Exception):  # as well
+            progress = _read(found[1], progress=ocp.args.JsonRestore()).progress
+            return dict(progress.get(_ADAPTERS, {}))
+    return {}
+
+
+def _of_adapters(fingerprint: Fingerprint) -> Fingerprint:
+    """Return what `fingerprint` says of adapters; empty: there are none."""
+    if fingerprint.get("lora.rank") is None:
+        return {}
+    return {key: value for key, value in fingerprint.items() if key.startswith("lora.")}
 
 
 def restore_parts(

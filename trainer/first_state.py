@@ -15,7 +15,7 @@ from flax import nnx
 
 from supervisor.config.training.resolved import StartPoint
 from supervisor.config.training.sections import Load, LoraConfig
-from trainer.checkpoint import FROZEN, newest_fingerprint, restore_parts
+from trainer.checkpoint import FROZEN, newest_adapters, restore_parts
 from trainer.config_fingerprint import adapters_of, fingerprint_across
 from trainer.log import Warn, log
 from trainer.lora import merged
@@ -29,7 +29,7 @@ def first_state(source: StartPoint | None, spec: TrainStateSpec, warn: Warn) -> 
     fresh = spec.fresh()
     if source is None:
         return fresh
-    adapters = adapters_of(newest_fingerprint(source.directory))
+    adapters = adapters_of(newest_adapters(source.directory))
     wanted = _wanted(spec, adapters, source.load)
     shared = fingerprint_across(spec.config, source)
     step, parts = restore_parts(source.directory, wanted, shared, warn)

@@ -9,6 +9,7 @@ digests (SHA-256).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,18 +37,26 @@ def verified_read(path: Path, manifest: Manifest, read: Callable[[Path], T], war
         return verify_then_read(path, manifest, read)
     manifest.verify_sizes(path)
     mark = path / f"{READING_MARK}{process_id()}"
-    try:
-        mark.touch(exist_ok=False)
-    except FileExistsError:
+    if os.path.lexists(mark):
         text = f"the last read of {path} did not complete: it is verified before it is read again"
         warn(text, NoticeCode.CHECKPOINT_READ_BROKEN_OFF, step_of(path.name))
         result = verify_then_read(path, manifest, read)
-    except OSError:  # we cannot write there
+    elif not _is_made(mark):
         return verify_then_read(path, manifest, read)
     else:
         result = _verify_while_reading(path, manifest, read)
     removal.remove_file(Place.READING_MARK, mark, below=path.parent)
     return result
+
+
+def _is_made(mark: Path) -> bool:
+    """Make the mark; returns whether we can write there. No error of a read may come while one of
+    this is handled: it would be taken for a consequence of that."""
+    try:
+        mark.touch(exist_ok=False)
+    except OSError:
+        return False
+    return True
 
 
 def verify_then_read(path: Path, manifest: Manifest, read: Callable[[Path], T]) -> T:

@@ -24,6 +24,7 @@ from supervisor.diagnosis.crash import frames_of
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.frames import Frame, frame_in
 from supervisor.diagnosis.ownership import is_own
+from supervisor.diagnosis.rules import NOT_FINITE
 from supervisor.diagnosis.stack_groups import main_stack
 from supervisor.goodput.goodput_text import duration
 from supervisor.narrative.failure_text import certainty, is_decoration, place_of_failure
@@ -68,7 +69,7 @@ def last_failures(job: JobView, failure: Failure, place: Path | Uri) -> Iterator
     grounds = f", {failure.grounds}" if failure.grounds else certainty(failure)
     yield f"verdict {failure.verdict}{grounds} (rule {failure.rule!r}): {failure.reason}"
     yield f"what to do: {failure.advice}"
-    yield from _where_to_read(failure, log, place)
+    yield from _where_to_read(job, failure, log, place)
     yield from _earlier_ones(job, past, failure, place)
 
 
@@ -84,7 +85,7 @@ def why_it_ended(job: JobView, failure: Failure, end: JobEnd, place: Path | Uri)
     yield ended_line(end)
     yield from _process(job, past)
     yield from _earlier_ones(job, past, failure, place)
-    yield from _where_to_read(failure, log, place)
+    yield from _where_to_read(job, failure, log, place)
 
 
 def ended_line(end: JobEnd) -> str:
@@ -242,12 +243,19 @@ def _process(job: JobView, past: Sequence[PastFailure]) -> Iterator[str]:
     yield f"attempt {last} was {named}{f' on {host}' if host else ''}, and ended {ended}"
 
 
-def _where_to_read(failure: Failure, log: str | None, place: Path | Uri) -> Iterator[str]:
+def _where_to_read(
+    job: JobView, failure: Failure, log: str | None, place: Path | Uri
+) -> Iterator[str]:
     if log is not None:
         yield f"log: {log}"
     if isinstance(place, Path) and (stacks := _stacks_beside(log)) is not None:
         yield f"stacks: {stacks}"
-    yield f"more: supervise explain {shlex.quote(str(place))}; supervise rules {failure.rule}"
+    verbs = ["explain"]
+    is_ours = job.policy.phases[job.history.state.phase].success.committed
+    if is_ours and isinstance(place, Path) and failure.rule == NOT_FINITE:
+        verbs.insert(0, "replay")
+    more = [f"supervise {verb} {shlex.quote(str(place))}" for verb in verbs]
+    yield f"more: {'; '.join(more)}; supervise rules {failure.rule}"
 
 
 def _earlier_ones(

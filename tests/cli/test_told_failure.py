@@ -66,6 +66,18 @@ def test_the_first_lines_are_the_cause_the_code_the_advice_and_the_command(
     assert not any(line.startswith("verdict") for line in lines)
 
 
+@pytest.mark.parametrize("rule", ["not-finite", "rule"])
+def test_after_nan_our_trainer_can_run_the_step_again(
+    rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (more,) = [
+        line
+        for line in ended(tmp_path, replace(FATAL, rule=rule), capsys)
+        if line.startswith("more: ")
+    ]
+    assert (f"supervise replay {tmp_path}; " in more) == (rule == "not-finite")
+
+
 def test_a_job_that_succeeded_needs_no_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from supervisor.config.training.layout import Rung
 from supervisor.config.training.linear_layers import adapted_layers, linear_layers
 from supervisor.config.training.resolved import StartPoint, TrainerConfig, parse
 from supervisor.config.training.sections import LoraConfig, ModelConfig
+from supervisor.protocol.messages import NoticeCode
 from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import newest_step
 from trainer.checkpoint_steps import NoUsableCheckpointError
@@ -22,6 +23,7 @@ from trainer.data import training_batches
 from trainer.first_state import first_state
 from trainer.layers import Linear
 from trainer.lora import merged
+from trainer.manifest import MANIFEST
 from trainer.mesh import make_mesh
 from trainer.model import Decoder
 from trainer.objective_choice import objective_of
@@ -206,6 +208,9 @@ def test_a_phase_starts_from_merged_adapters(make_trainer: MakeTrainer) -> None:
     assert_same_bits(anew.frozen, expected)
     assert_same_bits(anew.params, spec_of(other).fresh().params)
     assert not said
+    (first.checkpoints / "5" / MANIFEST).unlink()  # as after a kill just after the commit
+    assert_same_bits(first_state(source, plain, said).params, expected)
+    assert said.codes == [NoticeCode.CHECKPOINT_UNVERIFIED]
 
 
 def test_adapters_without_their_base_are_no_start_for_another_phase(

@@ -65,8 +65,11 @@ def test_nothing_that_was_read_of_a_damaged_step_is_used(step: Path, manifest: M
 def test_an_error_of_the_reader_is_its_own_where_the_files_are_sound(
     step: Path, manifest: Manifest
 ) -> None:
-    with pytest.raises(ValueError, match="what is this"):
-        verified_read(step, manifest, raise_value_error, print)
+    for marks in (0, 1):
+        assert (step / OURS).exists() == bool(marks)
+        with pytest.raises(ValueError, match="what is this") as error:
+            verified_read(step, manifest, raise_value_error, print)
+        assert error.value.__context__ is None, "another one would be taken for the root cause"
 
 
 @pytest.mark.parametrize("damaged", [True, False])
