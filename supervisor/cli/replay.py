@@ -13,6 +13,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -207,6 +208,9 @@ def _replay(options: Namespace) -> int:
     """
     place = _on_disk(options.model_dir).absolute()
     job = view(place)
+    if job.told is not None and job.told.directory is not None:
+        with suppress(OSError):  # it may be another machine's
+            os.chdir(job.told.directory)  # where the paths of the data begin, if they are relative
     launch = _launch(place, job, attempt_of(options, job))
     checkpoints = _checkpoints(launch)
     steps = [step for step, _ in committed_steps(checkpoints)]
