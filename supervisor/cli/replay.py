@@ -13,6 +13,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -207,6 +208,9 @@ def _replay(options: Namespace) -> int:
     """
     place = _on_disk(options.model_dir).absolute()
     job = view(place)
+    if job.told is not None and job.told.directory is not None:
+        with suppress(OSError):  # it may be another machine's
+            os.chdir(job.told.directory)  # where the paths of the data begin, if they are relative
     launch = _launch(place, job, attempt_of(options, job))
     checkpoints = _checkpoints(launch)
     steps = [step for step, _ in committed_steps(checkpoints)]
@@ -223,7 +227,8 @@ def _replay(options: Namespace) -> int:
         return code if code == ExitCode.CANNOT_WRITE else 0
     done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, check=False)
     told = [reading.parse_object(line, "the replay") for line in done.stdout.splitlines()]
-    recorded = {each["step"]: each for each in _recorded(place, launch.plan.name)}
+    records = _recorded(place, launch.plan.name)
+    recorded = of_same_config(records, _starts(job), launch.attempt)
     if options.json:
         print(json.dumps({"v": 1, "begin": wanted.begin, "code": done.returncode, "told": told}))
     else:
@@ -322,6 +327,29 @@ def _step_of(options: Namespace, job: JobView, committed: Sequence[int], last: i
     return failure.step + 1 if last is None else min(failure.step + 1, last)
 
 
+def _starts(job: JobView) -> list[StartWorkers]:
+    """Returns the starts of attempts that the journal still has, in order."""
+    return [
+        decision
+        for transition in job.history.transitions
+        for decision in transition.decisions
+        if isinstance(decision, StartWorkers)
+    ]
+
+
+def of_same_config(
+    records: Iterable[Mapping[str, Any]], starts: Iterable[StartWorkers], attempt: int
+) -> dict[int, Mapping[str, Any]]:
+    """Returns the `records` by step, without those of an attempt that ran another config than
+    `attempt`, as far as that is known: such numbers may differ."""
+    folders = {start.attempt: start.directory for start in starts}
+    return {
+        each["step"]: each
+        for each in records
+        if folders.get(each.get("attempt", attempt), folders[attempt]) == folders[attempt]
+    }
+
+
 def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
     """Returns the launch of an attempt, as far as it decides what is computed.
 
@@ -329,12 +357,7 @@ def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
         OSError: its params.yaml cannot be read.
         ValueError: the program is not our trainer, or the attempt is not known.
     """
-    starts = [
-        decision
-        for transition in job.history.transitions
-        for decision in transition.decisions
-        if isinstance(decision, StartWorkers) and attempt in (None, decision.attempt)
-    ]
+    starts = [start for start in _starts(job) if attempt in (None, start.attempt)]
     if not starts:
         which = "an attempt" if attempt is None else f"attempt {attempt}"
         raise ValueError(f"{which} is not in the journal (any more)")

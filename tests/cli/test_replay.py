@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.cli.job_view import view
-from supervisor.cli.replay import Span, attempt_of, first_difference, report, run, span
+from supervisor.cli.replay import (
+    Span,
+    attempt_of,
+    first_difference,
+    of_same_config,
+    report,
+    run,
+    span,
+)
+from supervisor.core.decisions import StartWorkers
 from supervisor.core.events import CheckpointCommitted, WorkersStarted
 from tests.adapters.test_journal import STORY, tell
 
@@ -98,6 +107,16 @@ def test_the_last_failure_is_looked_for_in_its_own_attempt(
     """The attempts after it may skip its batch, or be in the next phase."""
     tell(tmp_path, *STORY[:7], CheckpointCommitted(4.8, 0, 8), WorkersStarted(4.9, 2, (8,)))
     assert attempt_of(Namespace(step=step, attempt=attempt), view(tmp_path)) == found
+
+
+def test_what_another_config_measured_is_no_record(tmp_path: Path) -> None:
+    starts = [
+        StartWorkers(number, 0, "", directory=folder)
+        for number, folder in enumerate(("a", "a", "b"), start=1)
+    ]
+    records = [{**measured(step), "attempt": step} for step in (1, 2, 3, 4)]
+    assert of_same_config(records, starts, 1).keys() == {1, 2, 4}
+    assert of_same_config(records, starts, 3).keys() == {3, 4}
 
 
 def job_with(folder: Path, *steps: tuple[str, int, float]) -> Path:

@@ -290,6 +290,9 @@ def test_adapters_must_be_somewhere_and_start_from_weights_alone() -> None:
     ((where, message),) = _problems("init.lora", {"rank": 2, "pattern": "*"})
     assert where == "init.lora.pattern"
     assert "is not a regular expression of Python: nothing to repeat" in message
+    ((where, message),) = _problems("init.lora", {"rank": 1 << 40})
+    assert where == "init.lora.rank"
+    assert "must not exceed init.model.hidden_size, " in message
     mapping = _with("init.lora", {"rank": 2})
     mapping["trainer"]["start_from"] = {"directory": "/x", "load": "all"}
     ((where_, message),) = _checked(mapping).problems

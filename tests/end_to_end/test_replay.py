@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.test_training import config
 from tests.running import Result
 
@@ -120,6 +122,21 @@ def test_each_phase_is_computed_again_from_where_it_started(
         assert done.returncode == 0, done.stderr
         _, *lines = done.stdout.splitlines()
         assert [line.endswith("(as recorded)") for line in lines[:2]] == [True, True], done.stdout
+
+
+def test_data_with_a_relative_path_are_found_from_every_folder(
+    supervise: Supervise, model_dir: Path, cache: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, folder = config(model_dir, max_steps=3), model_dir.with_name("started")
+    folder.mkdir()
+    (folder / "data.txt").write_text("of this job alone " * 100)
+    job["trainer"]["fit"]["train_dataloader"]["paths"] = ["data.txt"]
+    monkeypatch.chdir(folder)
+    assert supervise(job, env=cache).code == 0
+    monkeypatch.chdir("/")
+    done = replay(cache, model_dir, "--step", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[2].endswith("(as recorded)")
 
 
 def test_ctrl_c_is_for_the_debugger(

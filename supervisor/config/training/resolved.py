@@ -199,6 +199,12 @@ def _lora_problems(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
             f"is found in no linear layer's path (value {shown(lora.pattern)}); there are "
             f"{', '.join(linear_layers(model.model_copy(update={'num_layers': 1})))}",
         )
+    if lora.rank > model.hidden_size:
+        yield (
+            ("init", "lora", "rank"),
+            f"is {lora.rank}, but must not exceed init.model.hidden_size, {model.hidden_size}: no "
+            "layer has a larger rank, so more trains nothing more",
+        )
     if config.start_from is not None and config.start_from.load is Load.ALL:
         yield (
             ("start_from", "load"),

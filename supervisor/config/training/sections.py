@@ -134,7 +134,7 @@ class LoraConfig(TrainingSection):
     are added to linear layers are trained."""
 
     rank: Count
-    """Inner dimension of each adapter."""
+    """Inner dimension of each adapter; at most model.hidden_size."""
     alpha: Positive = Field(default_factory=lambda data: float(data.get("rank", 1)))
     """What an adapter adds is multiplied by alpha / rank. Default: rank."""
     dropout: Fraction = 0.0
