@@ -6,6 +6,7 @@ the place, the advice and the command to run. What the verdict was matters no mo
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,9 @@ from supervisor.diagnosis.crash import frames_of
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.frames import Frame, frame_in
 from supervisor.diagnosis.ownership import is_own
+from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.rules import NOT_FINITE
+from supervisor.diagnosis.rules.wording import OWN_TRAINER_SKIPS
 from supervisor.diagnosis.stack_groups import main_stack
 from supervisor.goodput.goodput_text import duration
 from supervisor.narrative.failure_text import certainty, is_decoration, place_of_failure
@@ -68,7 +71,7 @@ def last_failures(job: JobView, failure: Failure, place: Path | Uri) -> Iterator
     yield from _quoted(failure, log if isinstance(place, Path) else None)
     grounds = f", {failure.grounds}" if failure.grounds else certainty(failure)
     yield f"verdict {failure.verdict}{grounds} (rule {failure.rule!r}): {failure.reason}"
-    yield f"what to do: {failure.advice}"
+    yield f"what to do: {_advice(job, failure)}"
     yield from _where_to_read(job, failure, log, place)
     yield from _earlier_ones(job, past, failure, place)
 
@@ -80,7 +83,7 @@ def why_it_ended(job: JobView, failure: Failure, end: JobEnd, place: Path | Uri)
     log = log_of(past, job.history, failure, place)
     yield f"{job.history.state.status}: {_what(failure)}{_after_step(job)}"
     yield from _quoted(failure, log if isinstance(place, Path) else None)
-    yield f"what to do: {failure.advice}"
+    yield f"what to do: {_advice(job, failure)}"
     yield from next_command(job, is_refused=failure.rule in _REFUSED_COMMANDS)
     yield ended_line(end)
     yield from _process(job, past)
@@ -127,6 +130,15 @@ def log_of(
     return next(logs, None)
 
 
+def _advice(job: JobView, failure: Failure) -> str:
+    return failure.advice if _is_ours(job) else failure.advice.replace(OWN_TRAINER_SKIPS, "")
+
+
+def _is_ours(job: JobView) -> bool:
+    """Whether the program is the trainer of this project: only its steps prove themselves."""
+    return job.policy.phases[job.history.state.phase].success.committed
+
+
 def _what(failure: Failure) -> str:
     told = sized(failure.root_cause)
     if not told.startswith(failure.cause):  # as "killed" does "killed by SIGKILL"
@@ -163,8 +175,8 @@ def _quotes(failure: Failure, log: str | None) -> Iterator[str]:
         ]
     for number, call in enumerate(calls):
         yield f"called from {call}" if number else f"in {call}"
-    last = _last_line(Path(log)) if log is not None else ""
-    if last and last not in failure.root_cause:
+    says_nothing = failure.root_cause == failure.exit or failure.rule == "hang"
+    if log is not None and says_nothing and (last := _last_line(Path(log))):
         yield f"last output: {last}"
 
 
@@ -188,8 +200,12 @@ def _last_output(it: PastFailure, place: Path | Uri) -> str:
 
 
 def _last_line(log: Path) -> str:
-    """Returns the last line of text in `log` before a traceback; empty: there is none."""
-    before, _, _ = read_end(log, _MAX_TAIL).decode(errors="replace").partition(_TRACEBACK)
+    """Returns the last line of text in `log` before a traceback, without the secrets that we know;
+    empty: there is none, or it is too long to be whole here."""
+    tail = read_end(log, _MAX_TAIL).decode(errors="replace")
+    if len(tail) >= _MAX_TAIL:  # of its first line an unknown part is missing, maybe of a secret
+        tail = tail.partition("\n")[2]
+    before = Redactor(os.environ).text(tail.partition(_TRACEBACK)[0])
     lines = (line.strip() for line in reversed(before.split("\n")))
     return next((line[:_MAX_SHOWN] for line in lines if line), "")
 
@@ -217,6 +233,7 @@ def _with_code(frame: Frame, stacks: Path | None) -> str:
         lines = []
     number = int(frame.line[:9])
     code = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    code = Redactor(os.environ).text(code)
     return f"{frame}: {code}" if code else str(frame)
 
 
@@ -251,8 +268,7 @@ def _where_to_read(
     if isinstance(place, Path) and (stacks := _stacks_beside(log)) is not None:
         yield f"stacks: {stacks}"
     verbs = ["explain"]
-    is_ours = job.policy.phases[job.history.state.phase].success.committed
-    if is_ours and isinstance(place, Path) and failure.rule == NOT_FINITE:
+    if _is_ours(job) and isinstance(place, Path) and failure.rule == NOT_FINITE:
         verbs.insert(0, "replay")
     more = [f"supervise {verb} {shlex.quote(str(place))}" for verb in verbs]
     yield f"more: {'; '.join(more)}; supervise rules {failure.rule}"

@@ -141,13 +141,29 @@ def test_a_hang_is_told_with_the_calls_it_stood_in(
     assert lines[2].startswith("what to do")
 
 
+def test_the_last_output_is_told_without_secrets_and_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "half-of-it\rother-half")
+    log = tmp_path / RANK_LOG
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"x" * 70_000 + b" half-of-it\rother-half\n")
+    failure = replace(KILLED, verdict=Verdict.FATAL, certain=True, exit=KILLED.root_cause)
+    lines = ended(tmp_path, failure, capsys)
+    assert lines[1].startswith("what to do: "), "its begin is not known"
+    log.write_bytes(b"begin\nkey half-of-it\rother-half\n")
+    show_status(tmp_path)
+    assert capsys.readouterr().out.splitlines()[1] == "  | last output: key [redacted]"
+
+
 def test_where_no_code_is_known_the_last_output_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / RANK_LOG
     log.parent.mkdir(parents=True)
     log.write_bytes(b"begin\n" * 2000 + b"step 2\x1b[2J loss 1.0\n\n")
-    lines = ended(tmp_path, replace(KILLED, verdict=Verdict.FATAL, certain=True), capsys)
+    failure = replace(KILLED, verdict=Verdict.FATAL, certain=True, exit=KILLED.root_cause)
+    lines = ended(tmp_path, failure, capsys)
     assert lines[1] == "  | last output: step 2\\x1b[2J loss 1.0"
 
 

@@ -59,7 +59,8 @@ def test_what_is_missing_each_time_is_tried_twice(supervise: Supervise, model_di
     assert [end["failure"]["certain"] for end in ends] == [False, False]
     assert all(end["failure"]["grounds"].startswith("a guess: ") for end in ends)
     shown = forked("status", model_dir).stdout
-    assert "\nverdict FATAL, a guess: " in shown
+    assert shown.startswith("FAILED: a file is missing or may not be used: ")
+    assert "\nbefore that, attempt 1: the same" in shown
 
 
 def test_what_is_there_the_second_time_goes_on(supervise: Supervise, model_dir: Path) -> None:

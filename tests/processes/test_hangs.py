@@ -89,8 +89,8 @@ def test_status_names_the_log_and_the_stacks_of_a_hang(
     told = forked("status", model_dir).stdout.splitlines()
     (log,) = model_dir.glob("*_restartable/attempts/0001/rank0.log")
     assert told[told.index(f"log: {log}") + 1] == f"stacks: {log.with_suffix('.stacks.txt')}"
-    (failed,) = (line for line in told if line.startswith("last failure: hang in stage TRAINING: "))
-    assert re.search(r", at /\S*toy\.py:\d+ in \w+", failed)
+    assert told[0].startswith("FAILED: hang in stage TRAINING: ")
+    assert re.search(r", at /\S*toy\.py:\d+ in \w+", told[0])
 
 
 def test_a_program_that_says_nothing_is_not_watched(supervise: Supervise, model_dir: Path) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from supervisor.config.judgement import Remedy
 from supervisor.diagnosis.rules.rule import FATAL, POLICY, Rule
-from supervisor.diagnosis.rules.wording import CHECKPOINT_FRAMES, FIX_CONFIG, STATUS
+from supervisor.diagnosis.rules.wording import (
+    CHECKPOINT_FRAMES,
+    FIX_CONFIG,
+    OWN_TRAINER_SKIPS,
+    STATUS,
+)
 
 _DAMAGED = "a checkpoint is damaged"
 _DAMAGED_REASON = "What is stored cannot be decoded; it will not be next time either."
@@ -25,7 +30,7 @@ NOT_NUMBERS = (
     "NaN or Inf in the training",
     "The loss became NaN or Inf; going back to the last checkpoint may avoid it.",
     "Look at what goes into that line at that step: the data, and the learning rate before it. "
-    "Before you go on, see that the newest checkpoint has no NaN yet.",
+    f"Before you go on, see that the newest checkpoint has no NaN yet.{OWN_TRAINER_SKIPS}",
 )
 """Cause, reason and advice."""
 _STRUCTURE = (

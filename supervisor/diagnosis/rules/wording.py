@@ -6,6 +6,11 @@ import re
 
 FROM_THE_NEWEST = " to go on from the newest checkpoint"
 """Ends an advice to run the command again; `advice_at_the_end` drops it where there is none."""
+OWN_TRAINER_SKIPS = (
+    " Where supervise's own trainer runs, trainer.init.loop.skip_bad_batches passes over a few "
+    "batches."
+)
+"""Ends an advice; what tells it of another program drops it."""
 FIX_CODE = f"Fix the program; run the same command again{FROM_THE_NEWEST}."
 FIX_CONFIG = "Correct the command line or the config, as the message says; run it again."
 FIX_PATH = (
