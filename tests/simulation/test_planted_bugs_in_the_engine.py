@@ -132,7 +132,7 @@ PLANTED: dict[Plant, int] = {
     any_devices_are_as_good: 41,
     standbys_are_killed_with_the_attempt: 0,
     snapshots_of_another_phase_are_lent: 4,
-    a_restored_snapshot_is_taken_for_a_checkpoint: 95,
+    a_restored_snapshot_is_taken_for_a_checkpoint: 601,
     a_standby_starts_without_its_progress_pipe: 49,
     what_was_left_behind_is_not_seen: 3,
 }
