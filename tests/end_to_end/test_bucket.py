@@ -239,7 +239,9 @@ def test_of_two_machines_one_has_the_job(cloud: Cloud) -> None:
     assert f"supervisor: pid {first.process.pid} on " in told
     first.signal(signal.SIGTERM)
     assert first.result().code == 75
-    assert "supervisor: none runs here" in status(cloud)
+    told = status(cloud)
+    assert "with supervise's exit code 75" in told
+    assert "supervisor: " not in told
     assert "exit code 75" in status(cloud)
 
 
