@@ -76,9 +76,11 @@ def test_stopped_in_an_evaluation_they_go_on_with_it_as_one(
     start: Start, model_dir: Path, tmp_path: Path, cache: dict[str, str]
 ) -> None:
     whole = two_workers(tmp_path / "whole")
-    assert start(whole, env=cache).result(120).code == 0
     told = {"stage": "EVALUATING", "signal": "SIGTERM", "rank": 1}
     struck = two_workers(model_dir, told, {"step": 23, "signal": "SIGKILL", "rank": 0})
+    for each in (whole, struck):  # long enough for all to hear of the signal
+        each["trainer"]["fit"]["validation"]["steps"] = 300
+    assert start(whole, env=cache).result(120).code == 0
     result = start(struck, env=cache).result(120)
     assert result.code == 0, result.log
     assert [each["starting_step"] for each in result.summary["attempts"]] == [0, 20, 20]
