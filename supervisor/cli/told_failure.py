@@ -164,8 +164,8 @@ def _quoted(failure: Failure, log: str | None) -> Iterator[str]:
 
 
 def _quotes(failure: Failure, log: str | None) -> Iterator[str]:
-    """Yields the calls that failed, hung or crashed, the innermost first, and the last line that
-    the program printed into `log` before."""
+    """Yields the calls that failed, hung or crashed, the innermost first; where no error text is
+    known, also the last line that the program printed into `log`."""
     stacks = _stacks_beside(log)
     if failure.rule == "hang":
         calls = [_with_code(each, stacks) for each in _standing(stacks)] if stacks else []
@@ -184,8 +184,7 @@ def _own_calls(traceback: str) -> list[str]:
     """Returns the calls in the user's own code with their lines of code, as a traceback names
     them, the innermost first; empty: it has no lines of code."""
     lines = [line for line in traceback.splitlines() if not is_decoration(line)]
-    pairs = pairwise(lines)
-    found = [(frame_in(line), code) for line, code in pairs if code.startswith("    ")]
+    found = [(frame_in(line), code) for line, code in pairwise(lines) if code.startswith("    ")]
     calls = [f"{frame}: {code.strip()}" for frame, code in found if frame and is_own(frame.path)]
     return calls[::-1][:_MOST_FRAMES]
 

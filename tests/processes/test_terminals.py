@@ -239,9 +239,8 @@ def test_a_traceback_is_shown_once_and_kept_in_run_log(model_dir: Path, tmp_path
     assert f"ValueError: bad record 7, at {program}:2 in load" in shown
 
 
-def test_a_traceback_is_in_a_file_once_and_as_an_event_for_programs(
-    model_dir: Path, tmp_path: Path
-) -> None:
+def a_job_that_fails(model_dir: Path, tmp_path: Path) -> Path:
+    """The config of a job whose program, train.py beside it, raises at once."""
     program = tmp_path / "train.py"
     program.write_text("raise ValueError('bad record 7')\n")
     config = command_config(
@@ -249,6 +248,13 @@ def test_a_traceback_is_in_a_file_once_and_as_an_event_for_programs(
     )
     path = tmp_path / "trainer.yaml"
     path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def test_a_traceback_is_in_a_file_once_and_as_an_event_for_programs(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    path = a_job_that_fails(model_dir, tmp_path)
     done = in_a_shell(f"run {path}", "")
     assert done.returncode == 70
     assert done.stdout.count('train.py", line 1, in <module>') == 1
@@ -349,18 +355,12 @@ def test_where_a_job_stands_may_be_told_to_nobody(model_dir: Path, tmp_path: Pat
 
 
 def test_a_job_that_fails_says_why_on_standard_error_once(model_dir: Path, tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text("raise ValueError('bad record 7')\n")
-    config = command_config(
-        model_dir, restart={"max_num_restarts": 0}, argv=[sys.executable, str(program)]
-    )
-    path = tmp_path / "trainer.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path = a_job_that_fails(model_dir, tmp_path)
     done = in_a_shell(f"run {path}", f"> {tmp_path / 'out'}")
     assert done.returncode == 70
     (word,) = done.stderr.splitlines()
     assert word.startswith("supervise: FAILED, exit code 70: ")
-    where = f"at {program}:1 (rule 'program-error')"
+    where = f"at {tmp_path / 'train.py'}:1 (rule 'program-error')"
     assert f"root cause: ValueError: bad record 7, {where}; what to do: " in word
     assert Path(word.rpartition("more: ")[2]).is_file()
     done = in_a_shell(f"run {path}", "2>&1")
