@@ -19,7 +19,8 @@ install: $(STAMP)
 
 # Debian splits ensurepip out of python3: there the venv gets its pip from the interpreter's own.
 new_venv = $(PYTHON) -m venv $(1) 2>/dev/null || { rm -rf $(1) && $(PYTHON) -m venv --without-pip $(1) && $(PYTHON) -m pip --python $(1)/bin/python install --quiet pip; }
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Of ten modules that are installed, a run imports less than one, and Python compiles that itself.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 
 # What a job of our trainer needs, and what builds this project: no linter, emulator or test tool.
 $(RUN_STAMP): requirements-run.lock pyproject.toml
@@ -40,14 +41,13 @@ run: $(RUN_STAMP)
 test: install check
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
-# The storms and the longest runs of real training. Here XLA optimises. What compiles in the background
-# gets a tenth of a core beside another test, and two clusters of Ray want the same ports: these run one
-# after the other, the rest two at once. CI does both. Where `test-aot` has installed libtpu, its answers
-# are held against our tables, too: in a minute.
-ALONE := tests/chaos tests/end_to_end tests/engines tests/fleet tests/gang tests/training
+# The storms and the longest runs of real training. Here XLA optimises, but for trainers of tests
+# that ask for `unoptimised` (`tests/conftest.py`). Three at once for two cores: the clusters, which do
+# not run beside one another, wait most of their time. A file that has no such test is not even
+# collected. CI runs all of them. Where `test-aot` has installed libtpu, its answers are held against
+# our tables, too: in a minute.
 test-slow: install
-	XLA_FLAGS= $(BIN)/python -m pytest -m slow $(ALONE)
-	XLA_FLAGS= $(BIN)/python -m pytest -m slow -n 2 --dist worksteal $(ALONE:%=--ignore=%) tests
+	XLA_FLAGS= $(BIN)/python -m pytest -m slow -n 3 --dist loadgroup $$(grep -rlw slow --include='test_*.py' tests)
 	$(if $(wildcard $(LIBTPU)/.installed),PYTHONPATH=$(CURDIR)/$(LIBTPU) $(BIN)/python -m pytest -m slow -k "not compiled" tests/aot)
 
 # What the real libtpu answers without a chip: every generation and slice of one host is compiled, and
@@ -62,9 +62,11 @@ $(LIBTPU)/.installed: supervisor/provision/requirements-tpu.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $(LIBTPU) -r $(LIBTPU)/requirements.txt
 	touch $@
 
-# Every checkpoint layout as its real library writes it, in an environment of their own: 3 GB on the disk.
+# Every checkpoint layout as its real library writes it, and exported models as transformers computes
+# them, in an environment of their own: 3 GB on the disk.
 test-layouts: install $(LAYOUTS)/.installed
 	LAYOUTS_VENV=$(CURDIR)/$(LAYOUTS) $(BIN)/python -m pytest -m slow tests/checkpoints tests/engines/test_closed_steps.py tests/processes/test_native_writers.py
+	LAYOUTS_VENV=$(CURDIR)/$(LAYOUTS) $(BIN)/python -m pytest tests/training/test_export.py
 
 $(LAYOUTS)/.installed: tests/checkpoints/requirements-layouts.txt
 	rm -rf $(LAYOUTS)
@@ -73,9 +75,11 @@ $(LAYOUTS)/.installed: tests/checkpoints/requirements-layouts.txt
 	touch $@
 
 # A real Ray: its nodes as processes of this machine, then as namespaces, which vanish, freeze and lose
-# their network. Needs root. About ten minutes.
+# their network. Needs root. About nine minutes: two clusters run side by side (`tests/conftest.py`), as
+# hosts wait most of their time. In CI nothing else runs beside them: they count what a machine that is
+# busy elsewhere would add to.
 cluster: install
-	$(BIN)/python -m pytest -m cluster tests/fleet tests/cluster
+	$(BIN)/python -m pytest -m cluster -n 2 --dist loadgroup tests/fleet tests/cluster
 
 # The Jobs of `supervise manifest` against the schemas of Kubernetes: no field that it does not know.
 test-manifests: install $(MANIFESTS)/.installed
@@ -120,13 +124,13 @@ chaos: install
 vanishing: install
 	$(BIN)/python -m tests.vanishing $(if $(SEED),--seed $(SEED))
 
-# Whether the fast tests notice a change to the decision core: many minutes, not a part of CI.
+# Whether the fast tests notice a change to the decision core: hours, not a part of CI.
 mutants: install
 	$(BIN)/python -m tests.mutation
 
 # Side by side with what people use instead, each peer in an environment of its own; then the tables
 # of the docs. Some hours, on a machine with nothing else to do. QUICK=1 only shows that it works.
-BENCHMARKS := $(filter-out __init__ contest losses many_hosts_rank orbax_loop peers report tables training trivial,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS := $(filter-out __init__ contest jax_trainer_driver losses many_hosts_rank orbax_loop peers report tables training trivial tunix_loop,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: install $(BENCHMARKS:%=bench-%)
 	$(BIN)/python -m benchmarks.tables
 
@@ -138,9 +142,10 @@ schema: install
 	$(BIN)/python -m supervisor.config.json_schema
 
 # The site, strictly: a broken link, an unknown anchor or a page that is in no table of contents
-# fails. Its tools have an environment of their own, so that tests and jobs do without them.
+# fails. Its tools have an environment of their own, so that tests and jobs do without them. Sphinx
+# writes the pages with one process less than it is given.
 docs: $(DOCS_VENV)/.installed
-	$(DOCS_VENV)/bin/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+	$(DOCS_VENV)/bin/python -m sphinx -W --keep-going -n -q -j $$(($$(nproc) + 1)) -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 # Whether the links of the site to other sites still lead somewhere. It needs the network: not in CI.

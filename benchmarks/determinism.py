@@ -38,8 +38,8 @@ def main() -> None:
     repeat = 4 if given.quick else 50
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", RUNGS[0])
-    same_threads(_config("bitwise"))
-    runs = {(mode, count): _Run(_config(mode), count) for mode in MODES for count in RUNGS}
+    same_threads(config("bitwise"))
+    runs = {(mode, count): _Run(config(mode), count) for mode in MODES for count in RUNGS}
     for number in range(repeat + 1):
         batch = np.random.default_rng(number).integers(0, 257, (BATCH, LENGTH), np.int32)
         for run in runs.values():
@@ -56,7 +56,8 @@ def main() -> None:
     report.finish(given.json)
 
 
-def _config(mode: str) -> InitConfig:
+def config(mode: str) -> InitConfig:
+    """Return the quickstart's model in a mode of `determinism: {elastic}`."""
     model = {
         "hidden_size": 128,
         "num_layers": 3,

@@ -8,6 +8,8 @@ It needs root. The program is `many_hosts_rank.py`, four processes that take ste
   same with four workers on one of these hosts, without Ray. Measured in turns; no standby.
 * `vanished`: a host loses its power, and a spare takes over -> the next step. `beyond_fence`: the
   same without `lost_after` (4 s here) and without the median of `kill_hosts`.
+* `kill_jax_trainer`: as `kill_hosts`, under Ray Train's JaxTrainer with its defaults, on four other
+  hosts after ours are gone. There the program is a function in actors of Ray.
 * `supervised_over_bare`: steps per second under supervise, over those of the same four processes
   on the same four hosts, started by hand.
 * `agent_pss`: agent and guard on one host, MB (PSS). Other hosts are on the same machine, so they
@@ -31,11 +33,15 @@ from typing import Any
 import psutil
 
 from benchmarks.contest import FailedError
+from benchmarks.peers import JAX_TRAINER, UnavailableError
 from benchmarks.report import Report, options
 from tests.cluster.cluster import Cluster, agent_on, processes_with
 from tests.cluster.hosts import HostOfTests, may_have_hosts, network
+from tests.cluster.ray_hosts import ENV
 
 _PROGRAM = str(Path(__file__).with_name("many_hosts_rank.py"))
+_TRAIN_WORKER = "ray::RayTrainWorker"
+"""The process of Ray Train in which the program is."""
 _HOSTS = 4
 _LOST_AFTER = 4.0
 _PATIENCE = 180.0
@@ -62,7 +68,12 @@ class Found:
     """The measurements."""
 
     seconds: dict[str, list[float]] = field(
-        default_factory=lambda: {"kill_hosts": [], "kill_one_host": [], "vanished": []}
+        default_factory=lambda: {
+            "kill_hosts": [],
+            "kill_one_host": [],
+            "vanished": [],
+            "kill_jax_trainer": [],
+        }
     )
     rates: dict[str, dict[int, float]] = field(
         default_factory=lambda: {"bare": {}, "supervised": {}}
@@ -136,7 +147,6 @@ def main() -> None:
     given = options(__doc__)
     rounds, kills, windows, seconds = (1, 1, 1, 5.0) if given.quick else (2, 3, 6, 8.0)
     report = Report("many_hosts")
-    report.left_out["jax_trainer"] = "Ray Train's JaxTrainer is not installed here"
     if not may_have_hosts():
         report.left_out["all"] = "network namespaces are not allowed here"
         report.finish(given.json)
@@ -157,6 +167,8 @@ def main() -> None:
                 _measure_kills_on_one_host(cluster, next(folders), found, kills)
         with _or_left_out(report, "vanished"):
             _measure_lost_hosts(cluster, next(folders), found, rounds * kills)
+    with _or_left_out(report, "kill_jax_trainer"):
+        _measure_jax_trainer(found, rounds * kills)
     conclude(report, found)
     report.finish(given.json)
 
@@ -166,6 +178,7 @@ def conclude(report: Report, found: Found) -> None:
     for name, values in found.seconds.items():
         report.spread(name, "s", values)
     report.ratio("kill_over_one_host", "kill_hosts_s", "kill_one_host_s")
+    report.ratio("jax_trainer_over_ours", "kill_jax_trainer_s", "kill_hosts_s")
     if (kill := report.figures.get("kill_hosts_s")) is not None:
         beyond = [each - kill - _LOST_AFTER for each in found.seconds["vanished"]]
         report.spread("beyond_fence", "s", beyond)
@@ -194,7 +207,7 @@ def _or_left_out(report: Report, what: str) -> Iterator[None]:
     """Name what fails in the report, and go on: what was measured until then stays."""
     try:
         yield
-    except FailedError as error:
+    except (FailedError, UnavailableError) as error:
         report.left_out[what] = str(error)
 
 
@@ -243,6 +256,31 @@ def _measure_lost_hosts(cluster: Cluster, folder: Path, found: Found, times: int
             lost = next(host for host in cluster.others.values() if _ranks(host))
             found.seconds["vanished"].append(run.recovery(lost.vanish))
             cluster.with_hosts(_HOSTS)
+
+
+def _measure_jax_trainer(found: Found, kills: int) -> None:
+    with network() as hosts, tempfile.TemporaryDirectory(dir="/tmp") as place, ExitStack() as stack:
+        folder = Path(place)
+        record = folder / "steps"
+        python = JAX_TRAINER.prepared((), folder)[0]
+        cluster = Cluster(hosts, folder, python=python)
+        cluster.with_hosts(_HOSTS - 1)
+        argv = (cluster.ray.address, str(record), str(_HOSTS))
+        command = JAX_TRAINER.prepared(argv, folder)
+        driver = cluster.leader.start(
+            command,
+            ENV,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        stack.callback(driver.wait)
+        stack.callback(driver.kill)
+        run = Training(record, cluster)
+        run.wait_for_step(_WARM, 1)
+        for _ in range(kills):
+            victim = processes_with(list(cluster.others.values())[-1], _TRAIN_WORKER)[0]
+            found.seconds["kill_jax_trainer"].append(run.recovery(victim.kill))
 
 
 def _all_have_agents(cluster: Cluster) -> bool:

@@ -109,12 +109,19 @@ def _circus(bin_: Path, argv: Sequence[str], folder: Path) -> list[str]:
     return [str(bin_ / "circusd"), str(config)]
 
 
+def _jax_trainer(bin_: Path, argv: Sequence[str], folder: Path) -> list[str]:
+    driver = Path(__file__).with_name("jax_trainer_driver.py")
+    return [str(bin_ / "python"), "-P", str(driver), *argv, str(folder)]
+
+
 SUBPROCESS = Peer("subprocess", (), _loop)
 BASH = Peer("bash", (), _bash)
 TORCHRUN = Peer("torchrun", (_TORCH, "numpy"), _torchrun)
 SUPERVISORD = Peer("supervisord", ("supervisor==4.3.0", "setuptools<81"), _supervisord)
 FT_LAUNCHER = Peer("ft_launcher", (_TORCH, "numpy", "nvidia-resiliency-ext==0.4.1"), _ft_launcher)
 CIRCUS = Peer("circus", ("circus==0.19.0",), _circus)
+JAX_TRAINER = Peer("jax_trainer", ("ray[train]==2.60.0", "jax==0.10.2"), _jax_trainer)
+"""Its argv is that of `jax_trainer_driver`, and it needs a Ray cluster of its own."""
 
 TRAINING_PEERS: Mapping[str, Peer] = {
     peer.name: peer for peer in (BASH, TORCHRUN, SUPERVISORD, FT_LAUNCHER)

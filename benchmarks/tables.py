@@ -139,12 +139,39 @@ TABLES = {
         ),
         "jobs",
     ),
+    "many_agents": Table(
+        ("one supervisor with real agents", "median (least to most)"),
+        {
+            "ready_50": "from none until 50 agents can start ranks, seconds",
+            "told_50": "messages of 50 agents while they train, each second",
+            "leader_50": "the supervisor meanwhile, percent of one core",
+            "helper_50": "its Ray helper meanwhile, percent of one core",
+            "answered_50": "most messages to 50 agents and back, each second",
+            "kill_10": "`kill -9` of a rank -> the last rank of 10 hosts is gone, seconds",
+            "kill_50": "the same, 50 hosts",
+            "gone_50": "`kill -9` of a rank -> all 50 hosts have confirmed the end, seconds",
+            "again_50": "`kill -9` of a rank -> the next attempt runs on 50 hosts, seconds",
+            "leader_pss_50": "the supervisor's process, MB (PSS)",
+            "helper_pss_50": "its Ray helper, MB (PSS)",
+        },
+        ((_SECONDS, "{0_s}", "{0_per_s}", "{0_percent}", "{0_mb}"),),
+        "kills",
+        samples_of=dict.fromkeys(
+            (
+                *("ready_50", "told_50", "leader_50", "helper_50", "answered_50"),
+                *("leader_pss_50", "helper_pss_50"),
+            ),
+            (),
+        ),
+    ),
     "many_hosts": Table(
         ("four hosts, as namespaces of one machine", "median (least to most), or ratio"),
         {
             "kill_hosts": "`kill -9` of a rank on one of four hosts -> next step, seconds",
             "kill_one_host": "the same with four workers on one host, without Ray",
             "kill_over_one_host": "four hosts over one",
+            "kill_jax_trainer": "`kill -9` of a rank -> next step under Ray Train, seconds",
+            "jax_trainer_over_ours": "Ray Train over ours",
             "vanished": "a host vanishes, a spare takes over -> next step, seconds",
             "beyond_fence": "the same beyond `lost_after` and a kill on four hosts, seconds",
             "supervised_over_bare": "steps per second, supervised over bare",
@@ -154,7 +181,10 @@ TABLES = {
         },
         ((_SECONDS, "{0_mb} ({0_least_mb} to {0_most_mb})", _INTERVAL, "{0}"),),
         "measurements",
-        samples_of={"kill_over_one_host": ("kill_hosts_s", "kill_one_host_s")},
+        samples_of={
+            "kill_over_one_host": ("kill_hosts_s", "kill_one_host_s"),
+            "jax_trainer_over_ours": ("kill_jax_trainer_s", "kill_hosts_s"),
+        },
     ),
     "floor": Table(
         (
@@ -275,6 +305,38 @@ TABLES = {
             "{0_4_differing_percent}, {0_2_differing_percent}",
         ),
         "steps",
+    ),
+    "corruption_check": Table(
+        ("4 simulated devices, `elastic: bitwise`", "ms: median (least to most), or as it says"),
+        {
+            "step": "an ordinary step",
+            "check": "a step that is checked",
+            "check_over_step": "the second over the first, in pairs (95% interval)",
+            "percent_at_500": "percent of the training time at `every: 500`",
+        },
+        ((_SPREAD, _INTERVAL, "{0}"),),
+        "pairs",
+        samples_of={"percent_at_500": ("check_over_step",)},
+    ),
+    "fine_tuning": Table(
+        ("a tiny Llama on one CPU device", "our trainer", "Tunix's `PeftTrainer`", "ours over it"),
+        {
+            f"{kind}_{what}": f"{named}: {text}"
+            for kind, named in {"full": "all weights", "lora": "LoRA"}.items()
+            for what, text in {
+                "rate": "tokens a second",
+                "start": "start -> first step, with caches, seconds",
+                "cold": "the same without, seconds",
+                "resume": "start after a kill -> next step, seconds",
+                "memory": "peak memory, MB",
+            }.items()
+        },
+        (
+            ("{0_ours_tokens_per_s}", "{0_ours_s}", "{0_ours_mb}"),
+            ("{0_tunix_tokens_per_s}", "{0_tunix_s}", "{0_tunix_mb}"),
+            "{0_over_tunix}",
+        ),
+        "rounds",
     ),
     "checkpoint": Table(
         ("a state, ms", "of 60 MB", "of 200 MB", "of 1 GB"),

@@ -7,7 +7,8 @@ attempt is over, no commit can follow, so the warning comes at once.
 A spent budget is a reason too if no checkpoint was ever seen: the program may save and show nothing
 of it. So is the end of a phase without any, if something is there that may be a checkpoint: a
 program that was not killed this time may be killed the next time. And so is each failure without
-any, if whole checkpoints are there: what the attempts after it make is not seen either.
+any, if whole checkpoints are there: what the attempts after it make is not seen either. If the job
+fails later without any, the warning is repeated as advice.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from supervisor.config.plan import PhasePlan
 from supervisor.core.decisions import Decision, FinishJob, StartWorkers
 from supervisor.core.events import Event, WorkersGone
 from supervisor.core.exit_codes import ExitCode
+from supervisor.core.state import Status
 from supervisor.core.unseen_saves import UnseenSaves
 from supervisor.host.aside import aside
 from supervisor.host.notice import Notice, Tell
@@ -58,6 +60,13 @@ class CheckpointWarning:
         """The Unix time at which the first attempt of the phase began; None: none has begun."""
         self._is_waiting = False
         self._has_warned = False
+        self._warning: Notice | None = None
+        """The warning of the phase, once it was told. Set in any thread."""
+
+    @property
+    def told(self) -> str | None:
+        """The warning of the phase; None: none was told."""
+        return None if self._warning is None else str(self._warning)
 
     def observe(self, transition: Transition) -> None:
         """See `ports.Observer`."""
@@ -65,9 +74,13 @@ class CheckpointWarning:
         phase = transition.before.phase  # the event that ends a phase belongs to it
         if phase != self._phase:
             self._unseen, self._phase, self._has_warned = UnseenSaves(), phase, False
-            self._began = None
+            self._began = self._warning = None
         self._found = transition.before.checkpoints
         self._unseen = self._unseen.after(event)
+        if self._warning is not None and _is_failed_without_checkpoint(transition):
+            advice = f"see to it that what the program saves counts: {self._warning}"
+            code = self._warning.event
+            self._say(Notice("advice", f"what to do: {advice}", code=code, advice=advice))
         self._warn(event)
         if any(map(_spent, transition.decisions)) and transition.after.budget.highest is None:
             self._warn_at_end("the restart budget is spent")
@@ -106,7 +119,7 @@ class CheckpointWarning:
             text = f"{reason}, but no checkpoint is seen: {error}"
             warning = _unseen_in(self._plan.checkpoint_dir, text)
         self._has_warned = warning is not None or not only_whole
-        _tell(warning, self._say)
+        self._tell(warning, self._say)
 
     def _warn_from_thread(self) -> None:
         """Warn while the program runs, if there is still a reason; a thread does it."""
@@ -117,8 +130,13 @@ class CheckpointWarning:
         self._has_warned = True
         make_warning = self._warning_maker(reason)
         threading.Thread(
-            target=lambda: _tell(make_warning(), self._notice), name="unseen", daemon=True
+            target=lambda: self._tell(make_warning(), self._notice), name="unseen", daemon=True
         ).start()
+
+    def _tell(self, warning: Notice | None, tell: Tell) -> None:
+        if warning is not None:
+            self._warning = warning
+            tell(warning)
 
     @property
     def _plan(self) -> PhasePlan:
@@ -139,8 +157,10 @@ class CheckpointWarning:
         roots = [self._model_dir]
         if on_disk is not None and not on_disk.is_relative_to(self._model_dir):
             roots.append(on_disk.parent)
-        also = "nor where the program was seen to write, " if self._plan.finds_checkpoints else ""
-        shared = _working_directory() if self._plan.finds_checkpoints else ()
+        finds = self._plan.finds_checkpoints
+        is_named = on_disk is not None and not finds
+        also = "nor where the program was seen to write, " if finds else ""
+        shared = _working_directory() if finds else ()
 
         def make_warning() -> Notice | None:
             if only_if_found:
@@ -154,7 +174,7 @@ class CheckpointWarning:
                     only_whole=only_whole,
                 )
             else:
-                found = found_nearby(on_disk, roots, since, shared, described)
+                found = found_nearby(on_disk, roots, since, shared, described, is_named=is_named)
             if found is None:
                 return None
             return _unseen_in(
@@ -184,9 +204,13 @@ def _is_failure_without_checkpoint(transition: Transition) -> bool:
     return is_failure and after.newest is None and after.budget.highest is None
 
 
-def _tell(warning: Notice | None, tell: Tell) -> None:
-    if warning is not None:
-        tell(warning)
+def _is_failed_without_checkpoint(transition: Transition) -> bool:
+    """Whether the job has failed, and no checkpoint was ever seen in the phase."""
+    has_failed = any(
+        isinstance(each, FinishJob) and each.status is Status.FAILED
+        for each in transition.decisions
+    )
+    return has_failed and transition.after.budget.highest is None
 
 
 def _spent(decision: Decision) -> bool:

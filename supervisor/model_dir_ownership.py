@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -22,6 +22,7 @@ from supervisor.adapters.stores.lease import (
     LeasePlace,
     LeaseTakenError,
     LeaseTimes,
+    OwnersOnRecord,
     is_shared,
     owner_of,
 )
@@ -34,11 +35,17 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.files.segments import JOURNAL
 from supervisor.host.aside import aside
 from supervisor.host.notice import Notice, Tell
+from supervisor.host.unwritable import UnwritableOnce
 from supervisor.ports import Clock, Storage
 from supervisor.protocol.environment import Owner
 from supervisor.protocol.location import Uri
+from supervisor.protocol.this_machine import real_path
 
 _CHECK_INTERVAL = 1.0
+_NO_OWNER_FILE = (
+    "was changed or deleted, and cannot be written again ({}): until it is, workers that compare "
+    "it commit nothing; move away what has its name"
+)
 _MAIN_THREAD_TIMEOUT = 10.0
 """Seconds that the main thread gets to end the supervisor itself after the lease is lost."""
 
@@ -83,6 +90,8 @@ class Ownership:
     """The number of this owner of model_dir, counted by the lease; 0 without a lease."""
     owner: Owner | None = None
     """Tells workers who owns model_dir; None: there is neither a lock nor a lease."""
+    quiet: float = 0.0
+    """See `Lease.quiet`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +124,14 @@ def own_model_dir(
     exclusion: Exclusion,
     say: Callable[[str], None],
     end: EndProcess,
+    record: OwnersOnRecord | None = None,
 ) -> Iterator[Ownership]:
     """Own model_dir until the end of the block.
 
     A check once a second, in the main loop, raises in the block when model_dir is lost. `token` is
     unique to this supervisor. `say` tells a person something at once. `end` ends this process from
-    another thread, if the main thread does not notice in time that model_dir is lost.
+    another thread, if the main thread does not notice in time that model_dir is lost. For
+    `record` see `Lease`.
 
     Raises:
         ModelDirError: model_dir was deleted or moved, or cannot be written.
@@ -143,7 +154,9 @@ def own_model_dir(
                     notice(Notice("lock-ignored", lock.ignored, reason=lock.ignored))
                 if exclusion.lease is None:
                     _write_owner_file(lock, model_dir, clock, token, notice)
-                    checks.append(lambda: _restore_owner_file(lock, model_dir, notice))
+                    restore = partial(_restore_owner_file, lock, model_dir, notice)
+                    unwritable = UnwritableOnce(OWNER, _NO_OWNER_FILE, notice)
+                    checks.append(partial(unwritable.attempt, restore))
                     owner = Owner(token, str(model_dir.directory / OWNER))
                     ownership = Ownership(_no_check, owner=owner)
                 else:
@@ -156,14 +169,15 @@ def own_model_dir(
             place = bucket[1] if bucket else LeaseFile(file, exclusion.lease.settle)
             times = exclusion.lease
             overdue = partial(_tell_overdue, model_dir.lease_file, times, clock, notice, say)
-            lease = _lease(place, times, token, guard, say, end, overdue)
+            lease = _lease(place, times, token, guard, say, end, overdue, record)
             lease.acquire()
             stack.callback(lease.release)
             reaction = _ClockJumpReaction(guard, lease, times, clock, reactor)
             watch = ClockWatch(exclusion.clocks, reaction)
             watch.start()
             stack.callback(watch.stop)
-            ownership = Ownership(lease.check, lease.epoch, Owner(token, model_dir.lease_file))
+            owner = Owner(token, model_dir.lease_file)
+            ownership = Ownership(lease.check, lease.epoch, owner, lease.quiet)
             checks.append(lease.check)
 
         def check_all() -> None:
@@ -176,14 +190,54 @@ def own_model_dir(
 
 
 @contextmanager
+def own_checkpoints(
+    places: Iterable[Path], model_dir: Path, clock: Clock, tell: Tell
+) -> Iterator[None]:
+    """Keep other jobs of this host out of those `places` of checkpoints, until the end of the
+    block. Two jobs that save in one place take each other's steps for theirs. Another job may name
+    a place in `model_dir`, too.
+
+    A place that other hosts may see is not locked: a host that is lost would lock its successor
+    out. Nor is one whose lock cannot be taken for another reason, which is told.
+
+    Raises:
+        LockHeldError: another job saves there.
+    """
+    with ExitStack() as stack:
+        real = {real_path(each) for each in places}
+        for place in sorted(real - {real_path(model_dir)}):
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+                if is_shared(place):
+                    continue
+                shown = f"{place}, where checkpoints are saved,"
+                remedy = "give another trainer.init.checkpoint.directory"
+                lock = DirectoryLock(place, shown=shown, remedy=remedy)
+            except (OSError, LockUnsupportedError) as error:
+                tell(_unlocked(place, error))
+                continue
+            files = LocalStorage(place)
+            stack.callback(lock.release, files)
+            with suppress(OSError):  # only for people
+                lock.claim(files, clock.wall(), None)
+        yield
+
+
+def _unlocked(place: Path, error: OSError | LockUnsupportedError) -> Notice:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    text = f"{place} cannot be locked ({why}): nothing keeps another job from saving there, too"
+    return Notice("checkpoints-not-locked", text, place=str(place), reason=why)
+
+
+@contextmanager
 def keep_supervisors_out(
-    directory: Path, exclusion: Exclusion, say: Callable[[str], None]
+    directory: Path, exclusion: Exclusion, say: Callable[[str], None], record: OwnersOnRecord
 ) -> Iterator[OwnershipCheck]:
     """Keep every supervisor out of model_dir for the block, which should be short.
 
     The lock keeps out supervisors on this host, the lease those on other hosts. The block gets an
-    `OwnershipCheck`, and must call it before it writes. If the lease file names an owner, the lease
-    is taken even where `exclusion` has none.
+    `OwnershipCheck`, and must call it before it writes. The lease is taken even where `exclusion`
+    has none, if the lease file names an owner or `record` has a job with one.
 
     Raises:
         LockHeldError, LeaseHeldError: a supervisor owns model_dir.
@@ -198,7 +252,7 @@ def keep_supervisors_out(
         except LockUnsupportedError:
             times = times or LeaseTimes()
         place = LeaseFile(files, (times or LeaseTimes()).settle)
-        if times is None and owner_of(place.read().data) is None:
+        if times is None and owner_of(place.read().data) is None and not record.is_in_use():
             yield _no_check
             return
         lease = Lease(
@@ -208,6 +262,7 @@ def keep_supervisors_out(
             on_renewed=lambda seconds: None,
             on_lost=lambda error: None,
             say=say,
+            record=record,
         )
         lease.acquire()
         stack.callback(lease.release)
@@ -280,9 +335,12 @@ def is_gone(model_dir: Path) -> bool:
 
 
 def _restore_owner_file(lock: DirectoryLock, model_dir: ModelDir, notice: Tell) -> None:
-    """Write the owner file again if it was changed or deleted: workers commit nothing without
-    it."""
-    with suppress(OSError):  # tried again at the next check
+    """Write the owner file again if it was changed or deleted: workers commit nothing without it.
+
+    Raises:
+        OSError: it cannot be written now.
+    """
+    with suppress(TimeoutError):  # nobody knows whether it was changed
         if aside(str(model_dir.directory)).ask(lambda: lock.restore(model_dir.files)):
             notice(
                 Notice(
@@ -335,6 +393,7 @@ def _lease(
     say: Callable[[str], None],
     end: EndProcess,
     on_overdue: Callable[[float | None], None],
+    record: OwnersOnRecord | None,
 ) -> Lease:
     def lost(error: Exception) -> None:
         """Kill the workers, and end this process if the main thread does not do it in time; called
@@ -354,6 +413,7 @@ def _lease(
         on_lost=lost,
         say=say,
         on_overdue=on_overdue,
+        record=record,
     )
 
 

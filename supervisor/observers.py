@@ -10,22 +10,19 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from supervisor.adapters.kernel.reactor import Reactor
 from supervisor.adapters.stores.compile_cache import CompileCache
 from supervisor.adapters.stores.journal import FileJournal, History, JournalError
-from supervisor.adapters.stores.space import Space
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.adapters.telling.console import JsonConsole, PlainConsole
 from supervisor.adapters.telling.deliveries import CommandDelivery, WebhookDelivery
 from supervisor.adapters.telling.goodput_keeper import GoodputKeeper
 from supervisor.adapters.telling.messenger import Messenger, Receiver
 from supervisor.adapters.telling.metrics_keeper import MetricsKeeper
-from supervisor.adapters.telling.runlog import LogFormat, RunLog, ShowLine, as_json
+from supervisor.adapters.telling.runlog import RunLog, ShowLine, as_json
 from supervisor.adapters.telling.status_file import IN_BUCKET, ON_DISK, StatusFile
 from supervisor.adapters.telling.summary import Summary
 from supervisor.adapters.telling.systemd import (
@@ -36,8 +33,8 @@ from supervisor.adapters.telling.systemd import (
 )
 from supervisor.checkpoint_warning import CheckpointWarning
 from supervisor.config.notify import Notify, checked_url
-from supervisor.core.events import Noticed
 from supervisor.core.policy import RestartPolicy
+from supervisor.core.state import JobState
 from supervisor.disk_limits import DiskLimits
 from supervisor.goodput.kept import GOODPUT
 from supervisor.host.invocation import own_invocation
@@ -50,8 +47,10 @@ from supervisor.narrative.rendered import (
     with_lines,
     without_lines,
 )
-from supervisor.ports import CallLater, Clock, Post, ProcessStarter, Storage, Transition
+from supervisor.open_model_dir import OpenModelDir
+from supervisor.ports import CallLater, ProcessStarter, Transition
 from supervisor.prepare import Prepared
+from supervisor.supervision import Supervision
 
 T = TypeVar("T")
 Made = TypeVar("Made", bound="LineObserver", covariant=True)
@@ -205,23 +204,18 @@ class Display:
     observers: tuple[LineObserver, ...] = ()
 
 
-def make_display(
-    prepared: Prepared, clock: Clock, post: Post, stack: ExitStack, log_format: LogFormat
-) -> Display:
-    """Returns what shows the job on our standard output, until `stack` ends."""
-
-    def tell(told: Notice) -> None:
-        post(Noticed(clock.now(), told))
-
-    if log_format == "json" or not _is_read_by_a_person(os.environ):
-        is_json = log_format == "json"
+def make_display(supervision: Supervision) -> Display:
+    """Returns what shows the job on our standard output, until the run ends."""
+    clock, tell = supervision.clock, supervision.notice
+    is_json = supervision.options.log_format == "json"
+    if is_json or not _is_read_by_a_person(os.environ):
         console = JsonConsole(1, tell, clock, as_json) if is_json else PlainConsole(1, tell)
-        stack.callback(console.close)
+        supervision.stack.callback(console.close)
         return Display(console.line, console.mirror, console.has_shown)
     from supervisor.adapters.telling.terminal import TerminalView  # rich, only where somebody looks
 
-    view = TerminalView(prepared.plans, prepared.policy, clock, tell)
-    stack.callback(view.close)
+    view = TerminalView(supervision.prepared.plans, supervision.prepared.policy, clock, tell)
+    supervision.stack.callback(view.close)
     return Display(view.line, view.mirror, view.has_shown, (view,))
 
 
@@ -233,94 +227,107 @@ def _is_read_by_a_person(environ: Mapping[str, str]) -> bool:
 
 
 def observers_of(
-    prepared: Prepared,
-    clock: Clock,
-    reactor: Reactor,
-    storage: Storage,
-    space: Space,
+    supervision: Supervision,
+    opened: OpenModelDir,
     cache: CompileCache,
-    journal: FileJournal,
-    history: History,
     log: RunLog,
     display: Display,
-    complain: Callable[[str], None],
-    starter: ProcessStarter,
     helper_environ: Mapping[str, str],
-    stack: ExitStack,
 ) -> IsolatedObservers:
     """Returns all observers of the job, in the order in which they get transitions; they work until
-    `stack` ends.
-
-    `complain` writes a line to standard error. `starter` starts the commands of notifications, with
-    the environment `helper_environ`.
-    """
-
-    def warn(told: Notice) -> None:
-        log.say(told, level="warning")
-
-    def notice(told: Notice) -> None:
-        reactor.post(Noticed(clock.now(), told))
-
+    the run ends. The commands of notifications have the environment `helper_environ`."""
+    prepared, redact = supervision.prepared, supervision.redactor.text
     job, plans, policy = prepared.job, prepared.plans, prepared.policy
-    space.recall(history.past)
+    notice, space, warn = supervision.notice, opened.space, partial(log.say, level="warning")
+    space.recall(opened.history.past)
     limits = job.phases[0].init.limits
-    observers = IsolatedObservers(policy, reactor.call_later, notice)
-    summary = Summary(storage, plans, policy, warn)
-    observers.add(log, summary, space)
-    observers.isolated_view(
-        summary, partial(_restore_summary, summary, policy, journal, history, warn)
-    )()
+    observers = IsolatedObservers(policy, supervision.reactor.call_later, notice)
+    _add_kept(observers, prepared, opened, log, warn)
+    observers.add(MetricsKeeper(job.model_dir, plans, redact, notice))
+    observers.add_with_timers(partial(DiskLimits, limits, space, cache, notice))
+    warning = observers.add_with_timers(
+        lambda call_later: CheckpointWarning(plans, job.model_dir, call_later, warn, notice)
+    )
+    _add_status_file(observers, supervision, opened.history, warning)
+    observers.add(*display.observers)
+    _add_messenger(observers, supervision, helper_environ)
+    _add_service_manager(observers, supervision)
+    if not os.path.samestat(os.fstat(1), os.fstat(2)):
+        observers.add(FailureLine(str(job.shown_model_dir), supervision.complain))
+    return observers
+
+
+def _add_kept(
+    observers: IsolatedObservers, prepared: Prepared, opened: OpenModelDir, log: RunLog, warn: Tell
+) -> None:
+    """Add run.log, `opened.space`, and those whose view the journal keeps, which are restored."""
+    journal, history = opened.journal, opened.history
+    summary = Summary(opened.storage, prepared.plans, prepared.policy, warn)
+    observers.add(log, summary, opened.space)
+    restore = partial(_restore_summary, summary, prepared.policy, journal, history, warn)
+    observers.isolated_view(summary, restore)()
     journal.add_view(SUMMARY, observers.isolated_view(summary, summary.view))
     keeper = GoodputKeeper(log.say)
     observers.add(keeper)
     observers.isolated_view(keeper, partial(keeper.restore, history))()
     journal.add_view(GOODPUT, observers.isolated_view(keeper, keeper.view))
-    redact = prepared.redactor(os.environ).text
-    observers.add(MetricsKeeper(job.model_dir, plans, redact, notice))
-    observers.add_with_timers(partial(DiskLimits, limits, space, cache, notice))
-    observers.add_with_timers(
-        lambda call_later: CheckpointWarning(plans, job.model_dir, call_later, warn, notice)
-    )
-    _add_status_file(observers, prepared, clock, history, notice, stack)
-    observers.add(*display.observers)
-    if job.phases[0].init.notify:
-        receivers = receivers_of(job.phases[0].init.notify, starter, helper_environ, redact)
-        place, host = str(job.shown_model_dir), socket.gethostname()
-        messenger = Messenger(receivers, place, host, redact, notice)
-        observers.add(messenger)
-
-        def close() -> None:
-            if (undelivered := messenger.close()) is not None:
-                complain(undelivered)
-
-        stack.callback(observers.isolated_view(messenger, close))
-    if (notifier := notifier_of(os.environ)) is not None:
-        stack.callback(notifier.close)
-        if (period := watchdog_period(os.environ)) is not None:
-            SystemdWatchdog(notifier, period, reactor.call_later)
-        observers.add_with_timers(partial(ServiceManager, notifier, policy, clock))
-    if not os.path.samestat(os.fstat(1), os.fstat(2)):
-        observers.add(FailureLine(str(job.shown_model_dir), complain))
-    return observers
 
 
 def _add_status_file(
     observers: IsolatedObservers,
-    prepared: Prepared,
-    clock: Clock,
+    supervision: Supervision,
     history: History,
-    notice: Tell,
-    stack: ExitStack,
+    warning: CheckpointWarning,
 ) -> None:
+    prepared, clock, notice = supervision.prepared, supervision.clock, supervision.notice
     period = ON_DISK if prepared.job.remote is None else IN_BUCKET
     storage = LocalStorage(prepared.job.model_dir)  # nothing is deleted to make room for this file
+    redact = supervision.redactor.text
     if (invocation := own_invocation()) is not None:
-        redact = prepared.redactor(os.environ).text
         invocation = replace(invocation, command=redact(invocation.command))
     make = partial(StatusFile, storage, prepared.policy, clock, period, notice)
-    file = observers.add_with_timers(partial(make, invocation=invocation))
+
+    def unseen() -> str | None:
+        return None if (told := warning.told) is None else redact(told)
+
+    def checkpoints(state: JobState) -> str:
+        plan = prepared.plans[state.phase].saving_in(state.checkpoints)
+        return redact(str(plan.checkpoint_dir))
+
+    make = partial(make, invocation=invocation, unseen=unseen, checkpoints=checkpoints)
+    file = observers.add_with_timers(make)
     observers.isolated_view(file, partial(file.restore, history.transitions))()
-    stack.callback(observers.isolated_view(file, file.close))
+    supervision.stack.callback(observers.isolated_view(file, file.close))
+
+
+def _add_messenger(
+    observers: IsolatedObservers, supervision: Supervision, helper_environ: Mapping[str, str]
+) -> None:
+    """Add what sends the messages of `init.notify`, if there are any."""
+    job, redact = supervision.prepared.job, supervision.redactor.text
+    if not job.phases[0].init.notify:
+        return
+    receivers = receivers_of(job.phases[0].init.notify, supervision.guard, helper_environ, redact)
+    place, host = str(job.shown_model_dir), socket.gethostname()
+    messenger = Messenger(receivers, place, host, redact, supervision.notice)
+    observers.add(messenger)
+
+    def close() -> None:
+        if (undelivered := messenger.close()) is not None:
+            supervision.complain(undelivered)
+
+    supervision.stack.callback(observers.isolated_view(messenger, close))
+
+
+def _add_service_manager(observers: IsolatedObservers, supervision: Supervision) -> None:
+    """Add what tells systemd of the job, and feed its watchdog, if it started us."""
+    if (notifier := notifier_of(os.environ)) is None:
+        return
+    supervision.stack.callback(notifier.close)
+    if (period := watchdog_period(os.environ)) is not None:
+        SystemdWatchdog(notifier, period, supervision.reactor.call_later)
+    policy, clock = supervision.prepared.policy, supervision.clock
+    observers.add_with_timers(partial(ServiceManager, notifier, policy, clock))
 
 
 def receivers_of(

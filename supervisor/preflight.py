@@ -26,9 +26,10 @@ from supervisor.config.known_programs import is_shell
 from supervisor.config.named_program import assignments
 from supervisor.config.places import missing_path_hint
 from supervisor.config.plan import JAX_PLATFORMS, PhasePlan, may_fall_back_to_cpu
-from supervisor.config.problems import Location, Problem
+from supervisor.config.problems import Location, Problem, shown
 from supervisor.config.rule_checks import vacuous_patterns
 from supervisor.config.shell_pipes import pipe_that_hides_failure
+from supervisor.config.shell_waits import waits_for_all
 from supervisor.config.topology import SliceShape
 from supervisor.core.cache_trust import Trust
 from supervisor.core.state import JobState
@@ -46,7 +47,8 @@ from supervisor.model_dir_check import (
 )
 from supervisor.ports import Objects
 from supervisor.prepare import Prepared
-from supervisor.protocol.location import SCHEMES
+from supervisor.protocol.committed import committed_steps
+from supervisor.protocol.location import SCHEMES, Uri
 from supervisor.protocol.reading import open_file
 from supervisor.protocol.this_machine import missing_gpu
 from supervisor.remote import cache_trust, reach_bucket
@@ -97,6 +99,7 @@ def problems_beside_model_dir(prepared: Prepared) -> list[Problem]:
         for where, message in _program_problems(plan, prepared.job.source.name)
     ]
     problems += _trainer_problems(prepared)
+    problems += _start_problems(prepared)
     problems += _hosts_problems(prepared)
     problems += _platform_problems(prepared)
     problems += _device_problems(prepared)
@@ -124,6 +127,44 @@ def _trainer_problems(prepared: Prepared) -> Iterator[Problem]:
                 "pip install '.[trainer]' in a checkout"
             )
             yield prepared.job.problem(index, ("fit",), message)
+
+
+def _start_problems(prepared: Prepared) -> Iterator[Problem]:
+    """Yields a problem for each phase of our trainer that starts from a directory without a
+    checkpoint. One that has checkpoints itself goes on from these; and an earlier phase may fill
+    the directory."""
+    made = set[str]()
+    for index, plan in enumerate(prepared.plans):
+        start = plan.params["trainer"].get("start_from") if not plan.is_command else None
+        place = start["directory"] if start is not None else None
+        if place is not None and place not in made and not _has_checkpoint(plan.checkpoint_dir):
+            where = ("start_from", "directory")
+            for message in _no_start(Path(place)) if Uri.parse(place) is None else ():
+                yield prepared.job.problem(index, where, message)
+        made.add(str(plan.checkpoint_dir))
+
+
+def _no_start(directory: Path) -> Iterator[str]:
+    """Yields the complaint that `directory` has no committed checkpoint."""
+    if _has_checkpoint(directory):
+        return
+    below = directory / "checkpoints"
+    if below.is_dir() and _has_checkpoint(below):
+        remedy = f"give {below}, which has one"
+    else:
+        remedy = "give the directory of another job's checkpoints, mostly its model_dir/checkpoints"
+    how = "has no committed checkpoint" if directory.is_dir() else "is no directory here"
+    yield f"{how} (value {shown(str(directory))}): {remedy}"
+
+
+def _has_checkpoint(place: Path | Uri) -> bool:
+    """Whether a checkpoint is committed there, or that cannot be known now."""
+    if not isinstance(place, Path):
+        return True
+    try:
+        return any(True for _ in committed_steps(place))
+    except OSError:
+        return True
 
 
 def _hosts_problems(prepared: Prepared) -> Iterator[Problem]:
@@ -269,13 +310,17 @@ def _found(program: str, path: str) -> Path | None:
     """
     folders = [""] if "/" in program else path.split(os.pathsep)
     for candidate in (Path(folder, program) for folder in folders):
-        try:
-            is_file = candidate.is_file()
-        except OSError:  # we have no permission for this folder
-            continue
-        if is_file and os.access(candidate, os.X_OK, effective_ids=True):
+        if _is_file(candidate) and os.access(candidate, os.X_OK, effective_ids=True):
             return candidate
     return None
+
+
+def _is_file(path: Path) -> bool:
+    """Whether `path` is a file that we may look at."""
+    try:
+        return path.is_file()
+    except OSError:  # we have no permission for its folder, or the name is too long
+        return False
 
 
 def _why_not(program: str, config: str) -> str:
@@ -287,7 +332,7 @@ def _why_not(program: str, config: str) -> str:
         if assignments(("env", program, "")):
             return f"no shell reads it: write env before the variable, as in env {program} PROGRAM"
         start = f"python {program}" if path.suffix == ".py" else f"./{program}"
-        beside = f"; write {start} for the file here" if path.is_file() else ""
+        beside = f"; write {start} for the file here" if _is_file(path) else ""
         return f"no such program in PATH: {program}{beside}"
     try:
         mode = path.stat().st_mode
@@ -368,9 +413,17 @@ def _hidden_failures(prepared: Prepared) -> Iterator[Notice]:
         if not plan.is_command:
             continue
         script, text = shell_script(plan.argv)
+        place = script or "command.argv"
+        if waits_for_all(plan.argv, text):
+            yield _doubt(
+                "wait-hides-end",
+                f"phase {plan.name!r} starts programs in the background and waits for all of them "
+                f"({place}): where one dies, the others notice it late (jax after about 100 s), "
+                "and `wait` ends with 0 whatever they did; have supervise start them "
+                "(init.workers), or write `wait -n || exit` once for each program",
+            )
         reader = pipe_that_hides_failure(plan.argv, text)
         if reader is not None:
-            place = script or "command.argv"
             yield _doubt(
                 "pipe-hides-failure",
                 f"phase {plan.name!r} pipes its output into `{reader}`, so the shell exits as "
@@ -470,7 +523,7 @@ def _hardware_doubts(prepared: Prepared) -> Iterator[Notice]:
 
 def _slice_doubts(prepared: Prepared) -> Iterator[Notice]:
     for plan in prepared.plans:
-        if plan.tpu is not None and plan.num_devices and not plan.units:
+        if plan.tpu is not None and plan.num_devices and not (plan.units or plan.num_hosts):
             largest = SliceShape(plan.tpu.generation, max(plan.tpu.generation_facts.parts)).type
             yield _doubt(
                 "several-hosts",

@@ -185,7 +185,9 @@ def _checked(job: Job, index: int) -> CheckedSections:
     trainer = phase.model_dump(mode="json", exclude_none=True, exclude={"start_from", "faults"})
     trainer["init"]["checkpoint"].setdefault("directory", str(job.shown_model_dir))
     factor = devices_per_accelerator(phase)
-    return check(trainer, [factor * count for count in allowed_counts(phase)])
+    counts = [factor * count for count in allowed_counts(phase)]
+    writes_data = any(earlier.fit is None for earlier in job.phases[:index])
+    return check(trainer, counts, data_may_grow=writes_data)
 
 
 def _layouts(phase: Phase, checked: CheckedSections) -> Layouts:
@@ -243,10 +245,9 @@ def _phase_policy(job: Job, index: int, plan: PhasePlan) -> PhasePolicy:
 
 def _rungs(plan: PhasePlan) -> tuple[int, ...]:
     """Returns the ladder of a phase. On many hosts without a known number of devices, one device a
-    host stands for it. Which hosts make up a smaller slice nobody knows: there it has one rung."""
+    host stands for it."""
     if plan.num_hosts:
-        rungs = plan.rungs or (plan.num_hosts,)
-        return rungs[:1] if plan.platform == "tpu" else rungs
+        return plan.rungs or (plan.num_hosts,)
     return plan.rungs if plan.units else ()
 
 

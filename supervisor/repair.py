@@ -22,7 +22,12 @@ from supervisor.history.record import (
     Snapshot,
     line_of_snapshot,
 )
-from supervisor.history.salvage import UsablePart, find_usable_part, highest_attempt_told
+from supervisor.history.salvage import (
+    UsablePart,
+    find_usable_part,
+    highest_attempt_told,
+    highest_lease_epoch_told,
+)
 from supervisor.history.writer import writer
 from supervisor.ports import Storage
 
@@ -81,7 +86,8 @@ def repair(
             storage.replace(kept, data)
         archived = _archive(storage, found)
         highest = min(highest_attempt_told(data or b""), _MAX_ATTEMPT)
-        snapshot = _snapshot(found, wall, max(attempt, highest), archived, done)
+        epoch = highest_lease_epoch_told(data or b"")
+        snapshot = _snapshot(found, wall, max(attempt, highest), epoch, archived, done)
         check()
         storage.replace(JOURNAL, line_of_snapshot(snapshot, writer()))
     except OSError as error:
@@ -140,10 +146,11 @@ def _archive(storage: Storage, found: UsablePart) -> str | None:
 
 
 def _snapshot(
-    found: UsablePart, wall: datetime, attempt: int, archived: str | None, done: str
+    found: UsablePart, wall: datetime, attempt: int, epoch: int, archived: str | None, done: str
 ) -> Snapshot:
     history = found.history
     state = history.state.durable()
     state = replace(state, attempt=max(state.attempt, attempt))
-    known = state, history.past, history.policy, history.config
+    past = replace(history.past, lease_epoch=max(history.past.lease_epoch, epoch))
+    known = state, past, history.policy, history.config
     return Snapshot(history.number + 1, wall, *known, archived, {}, done)

@@ -48,6 +48,7 @@ SAMPLES = {
     Place.PREFETCH_RECORD: "20260101_000000_restartable/attempts/prefetch2/rank0.failure.json",
     Place.COMPILED: "live/jit_step-0123-cache",
     Place.EXECUTABLE: f"train-step-rank0-{HEX}.executable",
+    Place.TOKENS: f"tokens/{HEX}-{HEX}.tokens",
     Place.READING_MARK: "7/supervise_reading_rank0",
     Place.COMMIT_MARKER: "7/commit_success.txt",
     Place.EARLIER_NOTE: "supervise_saving.txt",

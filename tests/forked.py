@@ -29,7 +29,7 @@ from typing import IO, Any, Literal
 from supervisor.protocol.environment import STALE_TOPOLOGY, VISIBLE_DEVICES
 
 Program = Literal["supervise", "trainer"]
-_PATIENCE = 300.0
+PATIENCE = 300.0
 _MOST = 1 << 17
 """Most bytes of a request."""
 _READ_LATER = {*VISIBLE_DEVICES, *STALE_TOPOLOGY}
@@ -75,7 +75,7 @@ class Forked:
             return self.wait(0.0)
         return None
 
-    def wait(self, timeout: float = _PATIENCE) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Wait until the process ends; returns its exit code."""
         if self.returncode is None:
             if not select.select([self._told], [], [], timeout)[0]:
@@ -84,7 +84,7 @@ class Forked:
             self._told.close()
         return self.returncode
 
-    def communicate(self, *, timeout: float = _PATIENCE) -> tuple[bytes, bytes]:
+    def communicate(self, *, timeout: float = PATIENCE) -> tuple[bytes, bytes]:
         """Read both pipes until they end, and wait for the process; returns what was read."""
         end = time.monotonic() + timeout
         while unread := [pipe for pipe in self._read if not pipe.closed]:
@@ -114,8 +114,11 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def start_forked(*argv: str, env: Mapping[str, str]) -> Forked:
-    """Start `supervise` with these arguments; its output goes to pipes."""
+def start_forked(
+    *argv: str, env: Mapping[str, str], program: Program = "supervise", joined: bool = False
+) -> Forked:
+    """Start a program with these arguments; its output goes to pipes. Where `joined`, its standard
+    error goes to its standard output."""
     out, its_out = os.pipe()
     err, its_err = os.pipe()
     pipes = os.fdopen(out, "rb"), os.fdopen(err, "rb")
@@ -124,7 +127,8 @@ def start_forked(*argv: str, env: Mapping[str, str]) -> Forked:
         os.fdopen(its_out, "wb") as stdout,
         os.fdopen(its_err, "wb") as stderr,
     ):
-        return Forked("supervise", argv, env, Path.cwd(), (nothing, stdout, stderr), pipes)
+        files = (nothing, stdout, stdout if joined else stderr)
+        return Forked(program, argv, env, Path.cwd(), files, pipes)
 
 
 def forked(
@@ -134,9 +138,10 @@ def forked(
     cwd: Path | None = None,
     given: str = "",
     joined: bool = False,
+    patience: float = PATIENCE,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program with these arguments until it ends. `given` is its standard input; where
-    `joined`, its standard error goes to its standard output."""
+    `joined`, its standard error goes to its standard output. It may take `patience` seconds."""
     with (
         tempfile.TemporaryFile() as stdin,
         tempfile.TemporaryFile() as stdout,
@@ -151,7 +156,7 @@ def forked(
             cwd or Path.cwd(),
             (stdin, stdout, stdout if joined else stderr),
         )
-        code = process.wait()
+        code = process.wait(patience)
         for file in (stdout, stderr):
             file.seek(0)
         out, err = (file.read().decode(errors="replace") for file in (stdout, stderr))

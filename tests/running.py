@@ -37,6 +37,9 @@ TEXT = ("--log-format", "text")
 """Options for standard output that people read; with `JSON`, `Result.events` can read it."""
 JSON = ("--log-format", "json")
 CATALOGUE = kinds()
+UNOPTIMISED = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+"""`XLA_FLAGS` of trainers with which compiling, most of the time of a short run, takes a sixth of
+it. (The older emitters take half of what the newer ones take.)"""
 PATIENCE = 300.0
 """Seconds to wait for what always happens, even on a very slow machine. Only a failing test waits
 so long."""
@@ -257,6 +260,7 @@ def shared_guard() -> GuardClient:
     return guard
 
 
+@cache
 def may_mount() -> bool:
     """Whether a file system can be mounted here, in a separate mount namespace."""
     unshare = shutil.which("unshare")

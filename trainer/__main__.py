@@ -45,6 +45,7 @@ def main() -> NoReturn:
         _run(arguments, reporter, faults, ready)
     except BaseException as error:
         code = 1
+        reporter.catch_up()
         stage, step = reporter.current
         with suppress(OSError):
             write_failure_record(error, stage=stage, step=step)

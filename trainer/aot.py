@@ -54,9 +54,9 @@ def _device_bytes(config: TrainerConfig, wanted: dict[str, Any]) -> int:
     found = rung(config.init, wanted["num_devices"])
     assert found is not None
     sharder = BatchSharder(make_mesh(found, devices(wanted)), found)
-    objective = objective_of(config.init, config.fit.train_dataloader)
+    objective = objective_of(config.init, config.fit.decisive)
     spec = TrainStateSpec.of(config.init, sharder.mesh, objective)
-    tokens = abstract_batch(objective, config.fit.train_dataloader, sharder)
+    tokens = abstract_batch(objective, config.fit.decisive, sharder)
     memory = jit_train_step(spec).lower(spec.abstract, tokens).compile().memory_analysis()
     arrays = memory.argument_size_in_bytes + memory.output_size_in_bytes
     rest = memory.temp_size_in_bytes + memory.generated_code_size_in_bytes

@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from orbax.checkpoint.checkpoint_managers import SaveDecisionPolicy
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import NoticeCode
 from trainer import distributed
+from trainer.agreed_saves import AgreedSaves, GivenUpError
 from trainer.bucket_paths import path_of
 from trainer.checkpoint_steps import (
     CheckpointSteps,
@@ -47,7 +48,7 @@ from trainer.evaluation_progress import EvaluationNote, EvaluationProgress
 from trainer.fence import Fence, FencedError
 from trainer.log import Warn
 from trainer.manifest import DamagedError, read_manifest, write_manifest
-from trainer.retries import Retries
+from trainer.retries import Retries, first_line
 from trainer.saving import make_manager
 from trainer.train_state import Params, TrainState
 from trainer.verification import verified_read, verify_then_read
@@ -62,9 +63,11 @@ MakeFrozen = Callable[[], Params]
 T = TypeVar("T")
 
 _ITEMS = ("params", "optimizer", "progress")
-"""The items of every checkpoint of ours."""
+"""The items of every checkpoint of ours that has a state."""
 FROZEN = "frozen"
 """The item with the frozen weights, and the key in `progress` of their fingerprint."""
+ROLLOUT = "rollout"
+"""The item with the batch that the model has made, if the objective learns from such."""
 _ADAPTERS = "adapters"
 """The key in `progress` of what the fingerprint says of adapters."""
 _MISMATCH = re.compile(
@@ -91,6 +94,12 @@ class _Failed(NamedTuple):
     error: Exception
     again_at: float
     """When another save is due, by the monotonic clock."""
+
+
+def _own_part(error: Exception) -> Exception | None:
+    """Return what failed in this process, of the `error` of a save; None: it has only heard of
+    it."""
+    return error.own if isinstance(error, GivenUpError) else error
 
 
 class NoCheckpointError(FileNotFoundError):
@@ -125,11 +134,12 @@ class CheckpointSaver:
         retries: Retries = Retries(),  # noqa: B008  # it is frozen
         *,
         saves_frozen: bool = True,
+        has_state: bool = True,
     ) -> None:
         """Clear what a killed save has left among `steps`. Later, keep the newest `keep` steps of
         this job, or those that it names; `policy` decides when a save is due. `before_commit` is
         called in the thread that commits a step, just before that. `saves_frozen`: frozen weights
-        are saved too.
+        are saved too. `has_state`: a checkpoint has a state, and not only its progress.
 
         Raises:
             UnmarkedCheckpointError: a step without a commit marker may be somebody's copy.
@@ -142,12 +152,14 @@ class CheckpointSaver:
         self._policy = policy
         self._also_before_commit = before_commit
         self._saves_frozen = saves_frozen
+        self._items = _ITEMS if has_state else _ITEMS[-1:]
         self._frozen_fingerprint: str | None = None
         self._retries = retries
         self._failures = 0
         """How many saves have failed in a row."""
         self._failed: _Failed | None = None
         """The last save, if it failed and another one is due."""
+        self._agreed = AgreedSaves() if distributed.is_one_of_several() else None
         self.last_save_seconds = 0.0
         """Seconds from the begin of the last committed save until it was known to be committed: an
         upper bound of how long the save took."""
@@ -161,10 +173,12 @@ class CheckpointSaver:
 
     def newest_verified(self) -> int | None:
         """Return the newest step whose files are intact; damaged newer ones are moved aside. None:
-        nothing was ever committed.
+        nothing was ever committed, or nothing is trusted (`roll_back`).
 
         Raises:
-            NoUsableCheckpointError, ForeignCheckpointError, CheckpointMismatchError: see there.
+            NoUsableCheckpointError: every checkpoint is damaged.
+            ForeignCheckpointError: none can be restored, and some may be another program's.
+            CheckpointMismatchError: it does not fit the config.
         """
         found = self._newest(lambda path: None) if distributed.is_first() else None
         return distributed.broadcast_from_first(None if found is None else found[0])
@@ -217,6 +231,34 @@ class CheckpointSaver:
         path = self._steps.directory / str(step)
         return EvaluationNote(path, lambda: self._allow(f"the note of step {step}'s evaluation"))
 
+    def begin_checks(self, step: int) -> None:
+        """Note that steps after `step` are checked for silent corruption: what was saved before is
+        trusted, unless a check of an earlier attempt says how far. Errors as `rate`."""
+        if distributed.is_first() and self._steps.checked is None:
+            self.check_passed(step)
+
+    def end_checks(self) -> None:
+        """Note that no step is checked for silent corruption. Errors as `rate`."""
+        if distributed.is_first() and self._steps.checked is not None:
+            self.check_passed(None)
+
+    def check_passed(self, step: int | None) -> None:
+        """Record that a check of `step` for silent corruption passed. Errors as `rate`."""
+        if distributed.is_first():
+            self._allow("the record of a check")
+            self._steps.check_passed(step)
+
+    def roll_back(self) -> None:
+        """Take the steps out of use that were saved after the last check that passed, and one that
+        is being saved. Errors as `rate`."""
+        if distributed.is_first():
+            self._allow("the record of a check")
+            self._steps.roll_back(self._warn)
+        self.committed(wait=True)
+        self.wait_for_manifest()
+        if distributed.is_first():
+            self._steps.roll_back(self._warn)
+
     def rate(self, step: int, loss: float) -> None:
         """Record the validation loss of `step`, which was validated after its commit.
 
@@ -232,13 +274,35 @@ class CheckpointSaver:
         """Return whether `step` is to be saved. Every process asks at every step boundary, and all
         get the same answer."""
         is_due = bool(self._manager.should_save(step))
-        if self._failed is not None:  # then this process is the only one
-            return time.monotonic() >= self._failed.again_at
+        if self._failed is not None and self._agreed is None:
+            return not self.is_paused
         return is_due
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no save is to begin yet, because one has failed just now. Several processes do
+        not pause: each has its own clock."""
+        if self._failed is None or self._agreed is not None:
+            return False
+        return time.monotonic() < self._failed.again_at
+
+    def mismatch(self, step: int, how: str) -> CheckpointMismatchError:
+        """Return the error that the checkpoint of `step` does not fit the config."""
+        return CheckpointMismatchError(_mismatch(self._steps.directory / str(step), how))
+
+    def restore_progress(self) -> tuple[int, Position, EvaluationProgress] | None:
+        """Return the newest intact checkpoint of an evaluation: its step, its position, and how far
+        it has come. None: nothing was ever committed. Errors as `newest_verified`."""
+        step = self.newest_verified()
+        if step is None:
+            return None
+        path = self._steps.directory / str(step)
+        progress = _read(path, progress=ocp.args.JsonRestore()).progress
+        return step, progress["data"], EvaluationProgress.parsed(progress["evaluation"])
 
     def save(
         self,
-        state: TrainState,
+        state: TrainState | None,
         step: int,
         position: Position,
         loss: float | None = None,
@@ -246,15 +310,14 @@ class CheckpointSaver:
     ) -> None:
         """Begin to save; `state` may be donated once this returns. Waits for an earlier save first.
         `loss` is the validation loss of `step`; None: it was not validated. `evaluation` is that of
-        `step` if it was broken off.
+        `step` if it was broken off. A `state` of None: only how far an evaluation has come.
 
         Raises:
             FencedError: the job has another owner.
         """
         self.wait_for_manifest()
         if self._failed is not None:
-            if not self._steps.drop_failed(self._failed.step):
-                raise self._failed.error
+            self._drop(self._failed, step)
             self._failed = None
         if distributed.is_first():  # Orbax has the others wait for it before they write
             self._allow(f"the save of step {step}")
@@ -265,24 +328,56 @@ class CheckpointSaver:
             progress["evaluation"] = evaluation.encoded()
         if adapters := _of_adapters(self._fingerprint):
             progress[_ADAPTERS] = adapters
-        items = ocp.args.Composite(
-            params=ocp.args.StandardSave(state.params),
-            optimizer=ocp.args.StandardSave(state.optimizer),
-            **self._frozen_items(state, progress),
-        )
+        items = ocp.args.Composite(**self._items_of(state, progress))
         try:
             self._manager.save(step, args=items, force=True)
             self._saving = step
         except Exception as error:
+            if self._agreed is not None:
+                raise
             self._save_failed(step, error)
+
+    def _drop(self, failed: _Failed, step: int) -> None:
+        """Remove what the `failed` save has left, before `step` is saved. Raises its error if that
+        cannot be done."""
+        if failed.step == step and not self._steps.commits_by_rename:
+            self._end(failed)  # parts of it may still arrive, in the folder of this save
+        if distributed.is_first() and not self._steps.drop_failed(failed.step):
+            raise failed.error
+        with suppress(Exception):  # it raises once more what made the save fail
+            self._manager.close()
+        del self._manager
+
+    def _end(self, failed: _Failed) -> NoReturn:
+        """Raise the error of the `failed` save. A process that has only heard of it waits for the
+        one that failed, which ends, or it would be blamed."""
+        own = _own_part(failed.error)
+        if own is None:
+            self.has(failed.step)
+        raise own or failed.error
+
+    def read_frozen(self, state: TrainState) -> None:
+        """Compute the fingerprint of the frozen weights, which do not change: the first time takes
+        long, and a save is not to wait for it."""
+        if self._frozen_fingerprint is None:
+            self._frozen_fingerprint = weights_fingerprint(state.frozen)
+
+    def _items_of(self, state: TrainState | None, progress: dict[str, Any]) -> dict[str, Any]:
+        if state is None:
+            return {"progress": ocp.args.JsonSave(progress)}
+        return {
+            "params": ocp.args.StandardSave(state.params),
+            "optimizer": ocp.args.StandardSave(state.optimizer),
+            **self._frozen_items(state, progress),
+            **({ROLLOUT: ocp.args.StandardSave(state.rollout)} if state.rollout else {}),
+        }
 
     def _frozen_items(self, state: TrainState, progress: dict[str, Any]) -> dict[str, Any]:
         """Return the item `progress`, with the fingerprint of frozen weights if there are any; and
         these weights, if they are saved."""
         if not jax.tree.leaves(state.frozen):
             return {"progress": ocp.args.JsonSave(progress)}
-        if self._frozen_fingerprint is None:
-            self._frozen_fingerprint = weights_fingerprint(state.frozen)
+        self.read_frozen(state)
         progress |= {FROZEN: self._frozen_fingerprint}
         items = {FROZEN: ocp.args.StandardSave(state.frozen)} if self._saves_frozen else {}
         return {"progress": ocp.args.JsonSave(progress), **items}
@@ -293,8 +388,10 @@ class CheckpointSaver:
         return None if found is None else found[0]
 
     def has(self, step: int) -> bool:
-        """Whether `step` is committed. (`newest` may be another program's step.)"""
-        return any(step == one for one, _ in self._steps.committed())
+        """Whether `step` is committed. (`newest` may be another program's step.) A collective: on
+        a shared disk, not all processes see a commit at once."""
+        is_there = any(step == one for one, _ in self._steps.committed())
+        return bool(distributed.broadcast_from_first(int(is_there)))
 
     def _next_committed(self, below: int | None) -> tuple[int, Path] | None:
         """Return the newest committed step below the step `below` (None: of all)."""
@@ -305,21 +402,23 @@ class CheckpointSaver:
 
         return self._retries.run("the look for checkpoints", found)
 
-    def committed(self, *, wait: bool = False) -> int | None:
+    def committed(self, *, wait: bool = False, saves_next: bool = False) -> int | None:
         """Return the step of a save that was committed since the last call; None: none was. With
         `wait`, wait for the save that is going on. The manifest is written in the background; until
         then the checkpoint cannot be verified. If the save failed for a reason that may pass,
-        another step is due soon.
+        another step is due soon; `saves_next` says that the caller then waits and saves at once.
 
         Raises:
             Exception: whatever made the save fail in the background.
         """
-        if self._saving is None or (not wait and self._manager.is_saving_in_progress()):
+        if self._saving is None:
             return None
-        try:
-            self._manager.wait_until_finished()  # raises the exception that made the save fail
-        except Exception as error:
-            self._save_failed(self._saving, error)
+        if self._agreed is not None:
+            self._agreed.check(wait=wait)
+        if not wait and self._manager.is_saving_in_progress():
+            return None
+        if (error := self._error_of_save()) is not None:
+            self._save_failed(self._saving, error, saves_next=saves_next)
             return None
         step, self._saving = self._saving, None
         self._failures = 0
@@ -329,17 +428,34 @@ class CheckpointSaver:
             self._recording.start()
         return step
 
-    def _save_failed(self, step: int, error: Exception) -> None:
-        """Make another save due soon. Raises `error` if it does not pass, if there are other
-        processes, which may not have failed, or in a bucket, whose client has tried for long."""
-        if distributed.is_one_of_several() or not self._steps.commits_by_rename:
-            raise error
+    def _error_of_save(self) -> Exception | None:
+        """Wait for the save that is going on; returns the error for which another one may be made.
+        Raises any other."""
+        try:
+            self._manager.wait_until_finished()  # raises the exception that made the save fail
+        except Exception as error:
+            if self._agreed is not None and not isinstance(error, GivenUpError):
+                raise
+            return error
+        return None
+
+    def _save_failed(self, step: int, error: Exception, *, saves_next: bool = False) -> None:
+        """Have another save made: soon, or, of several processes, when the next one is due. Raises
+        the error if it does not pass or came once too often.
+
+        A process that has only heard of it raises nothing, or it would be blamed: it goes on until
+        it waits for the one that failed, and is ended with it.
+        """
         self._failures += 1
-        seconds = self._retries.pause(self._failures, f"the save of step {step}", error)
-        with suppress(Exception):  # it raises once more what made the save fail
-            self._manager.close()
-        del self._manager
+        own = _own_part(error)
+        is_last = own is None and self._retries.are_used_up(self._failures)
+        seconds = 0.0 if is_last else self._retries.seconds(self._failures, own or error)
         self._saving, self._failed = None, _Failed(step, error, time.monotonic() + seconds)
+        if distributed.is_first() and not is_last:
+            is_soon = self._agreed is None or saves_next
+            when = f"in {seconds:.1f} s" if is_soon else "at the next step that is due"
+            text = f"the save of step {step} failed ({first_line(error)}): it is tried again {when}"
+            self._warn(text, NoticeCode.SAVE_FAILED, step)
 
     @property
     def has_failed(self) -> bool:
@@ -389,6 +505,8 @@ class CheckpointSaver:
             policy=self._policy,
             by_rename=self._steps.commits_by_rename,
             before_commit=self._before_commit,
+            retries=self._retries if self._agreed is not None else None,
+            agreed=self._agreed,
         )
 
     def _before_commit(self, step: int) -> None:
@@ -430,7 +548,7 @@ class CheckpointSaver:
         while (found := self._next_committed(below)) is not None:
             step, path = found
             below = step
-            load = partial(_load, path, self._fingerprint, self._warn, read, _ITEMS, own=True)
+            load = partial(_load, path, self._fingerprint, self._warn, read, self._items, own=True)
             try:
                 return step, self._retries.run(f"the read of step {step}", load)
             except DamagedError as damage:
@@ -446,7 +564,7 @@ class CheckpointSaver:
         remedy = self._steps.damaged()
         if skipped:
             raise ForeignCheckpointError(_foreign(self._steps.directory, skipped, remedy))
-        if remedy is not None:
+        if remedy is not None and not self._steps.may_begin_anew:
             raise NoUsableCheckpointError(
                 f"every checkpoint is damaged: put a good copy in place, or {remedy}"
             )
@@ -544,7 +662,7 @@ def _load(
     else:
         different = differences(manifest.fingerprint, fingerprint)
         if different:
-            raise CheckpointMismatchError(_mismatch(path, "; ".join(different)))
+            raise CheckpointMismatchError(_mismatch(path, "; ".join(different), own=own))
     try:
         if manifest is None:
             return read(path)
@@ -555,7 +673,7 @@ def _load(
         raise
     except Exception as error:
         if _MISMATCH.search(str(error)):
-            raise CheckpointMismatchError(_mismatch(path, str(error))) from error
+            raise CheckpointMismatchError(_mismatch(path, str(error), own=own)) from error
         if manifest is None and _suggests_damage(error):
             first = next(iter(str(error).splitlines()), "")
             raise DamagedError(f"cannot be restored: {type(error).__name__}: {first}") from error
@@ -571,8 +689,9 @@ def _foreign(directory: Path, skipped: Sequence[str], remedy: str | None) -> str
     )
 
 
-def _mismatch(path: Path, how: str) -> str:
-    return f"the checkpoint in {path} does not fit the config: {how}"
+def _mismatch(path: Path, how: str, *, own: bool = True) -> str:
+    whose = "" if own else "start_from: "
+    return f"{whose}the checkpoint in {path} does not fit the config: {how}"
 
 
 def _suggests_damage(error: Exception) -> bool:
@@ -595,6 +714,10 @@ def _restore(
     path: Path, abstract: TrainState, make_frozen: MakeFrozen | None, *, reads_frozen: bool = True
 ) -> tuple[TrainState, Mapping[str, Any]]:
     needs_frozen = bool(jax.tree.leaves(abstract.frozen))
+    if abstract.rollout and not (path / ROLLOUT).is_dir():
+        how = "it was made without a batch of completions (of init.grpo)"
+        raise CheckpointMismatchError(_mismatch(path, how))
+    rollout = {ROLLOUT: ocp.args.StandardRestore(abstract.rollout)} if abstract.rollout else {}
     is_read = needs_frozen and (reads_frozen or make_frozen is None) and (path / FROZEN).is_dir()
     restored = _read(
         path,
@@ -602,6 +725,7 @@ def _restore(
         optimizer=ocp.args.StandardRestore(abstract.optimizer),
         progress=ocp.args.JsonRestore(),
         **({FROZEN: ocp.args.StandardRestore(abstract.frozen)} if is_read else {}),
+        **rollout,
     )
     progress = restored.progress
     if is_read:
@@ -611,7 +735,8 @@ def _restore(
         frozen = make_frozen() if needs_frozen and make_frozen is not None else abstract.frozen
         _require_same_frozen(path, progress.get(FROZEN), frozen)
     number = jax.device_put(jnp.int32(progress["step"]), abstract.step.sharding)
-    state = TrainState(number, restored.params, restored.optimizer, frozen)
+    made = restored[ROLLOUT] if rollout else {}
+    state = TrainState(number, restored.params, restored.optimizer, frozen, made)
     return state, progress
 
 
@@ -625,18 +750,19 @@ def _require_same_frozen(path: Path, saved: str | None, made: Params) -> None:
     if saved == found:
         return
     if saved is None:
-        how = "it was made without frozen weights (of init.lora, or the reference of DPO)"
+        how = "it was made without frozen weights (of init.lora, or the reference of DPO or GRPO)"
     elif found is None:
-        how = "it was made with frozen weights (of init.lora, or the reference of DPO)"
+        how = "it was made with frozen weights (of init.lora, or the reference of DPO or GRPO)"
     else:
         remedy = (
             "set init.checkpoint.save_frozen: true to go on with those of the checkpoint"
             if (path / FROZEN).is_dir()
-            else "take init.seed back, or put the checkpoint back that the phase started from"
+            else "take init.seed back, or put back what the phase started from: the checkpoint, or "
+            "the files of model.pretrained"
         )
         how = (
             f"its frozen weights have the fingerprint {saved}, but those that the config gives "
-            f"(start_from, or init.seed) {found}: {remedy}"
+            f"(start_from, model.pretrained or init.seed) {found}: {remedy}"
         )
     raise CheckpointMismatchError(_mismatch(path, how))
 

@@ -139,6 +139,35 @@ class CheckpointSteps(Protocol):
         """
         ...
 
+    @property
+    def checked(self) -> int | None:
+        """The last step at which a check for silent corruption passed, or at which checks began;
+        None: there are no checks."""
+        ...
+
+    @property
+    def may_begin_anew(self) -> bool:
+        """Whether the job is rolled back to before its first step."""
+        ...
+
+    def check_passed(self, step: int | None) -> None:
+        """Record that a check of `step` passed, or that checks begin there; None: that there are
+        none any more.
+
+        Raises:
+            OSError: this cannot be recorded.
+        """
+        ...
+
+    def roll_back(self, warn: Warn) -> None:
+        """Record that a check failed, and take the steps of this job out of use that were saved
+        after the last one that passed. If it is killed half-way, the next `clear` completes it.
+
+        Raises:
+            OSError: this cannot be recorded.
+        """
+        ...
+
     def is_own(self, step: int, path: Path) -> bool:
         """Whether the committed step in `path`, damaged or not, is known to be this job's.
 
@@ -235,14 +264,31 @@ class Keep:
 
     def spared(self, steps: Collection[int], entries: Entries) -> set[int]:
         """Return which of `steps`, those that are there, are kept however old they are: because of
-        this, or to replay a failure (`Entries.pinned`)."""
+        this, to replay a failure (`Entries.pinned`), or to roll back to (`Entries.checked`)."""
         losses = [(loss, step) for step, loss in entries.losses.items() if step in steps]
         best = min(losses)[1] if self.best and losses else None
+        checked = -1 if entries.checked is None else entries.checked
+        trusted = max((step for step in steps if step <= checked), default=None)
+        needed = (best, entries.pinned, trusted)
         return {
             step
             for step in steps
-            if step in (best, entries.pinned) or (self.every is not None and step % self.every == 0)
+            if step in needed or (self.every is not None and step % self.every == 0)
         }
+
+
+def set_untrusted_aside(steps: CheckpointSteps, ledger: Ledger, warn: Warn) -> None:
+    """Take the steps out of use that were saved after the last check that passed, if one failed."""
+    trusted = ledger.entries.rolled_back
+    if trusted is None:
+        return
+    after = f"the last check for silent corruption that passed, of step {trusted}"
+    for step, path in list(steps.committed()):
+        if step > trusted and steps.is_own(step, path):
+            reason = f"it was saved after {after}, and the next one failed"
+            done = steps.set_aside(path, reason)
+            text = f"the checkpoint in {path} is not trusted ({reason}): {done}"
+            warn(text, NoticeCode.CHECKPOINT_NOT_TRUSTED, step)
 
 
 def steps_to_evict(
@@ -322,6 +368,7 @@ class RenamedSteps:
                 foreign.append(entry.name)
         forget(self._ledger)
         tell_foreign(self._ledger, foreign, self.directory, warn)
+        set_untrusted_aside(self, self._ledger, warn)
 
     def _is_own(self, entry: Path, warn: Warn) -> bool:
         """Whether `entry` is this job's. If the ledger has it and its commit marker is missing, it
@@ -413,6 +460,25 @@ class RenamedSteps:
                     renamed_to=name,
                 )
             self._forget_if_gone(name)
+
+    @property
+    def checked(self) -> int | None:
+        """See `CheckpointSteps`."""
+        return self._ledger.entries.checked
+
+    @property
+    def may_begin_anew(self) -> bool:
+        """See `CheckpointSteps`."""
+        return self._ledger.entries.rolled_back == 0
+
+    def check_passed(self, step: int | None) -> None:
+        """See `CheckpointSteps`."""
+        self._ledger.check_passed(step)
+
+    def roll_back(self, warn: Warn) -> None:
+        """See `CheckpointSteps`."""
+        self._ledger.roll_back()
+        set_untrusted_aside(self, self._ledger, warn)
 
     def is_own(self, step: int, path: Path) -> bool:
         """See `CheckpointSteps`."""

@@ -11,29 +11,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from supervisor.config.training.resolved import InitConfig, StartPoint
-from supervisor.config.training.sections import LoraConfig
+from supervisor.config.training.sections import NOT_IN_PARAMETERS, LoraConfig
 
 Fingerprint = Mapping[str, Any]
 
-_NOT_IN_PARAMETERS = ("model.dropout", "model.dtype", "model.rope_theta")
-"""Keys that say how parameters are used: the next phase may use them in another way."""
-
-
-_OF_A_PHASE = ("determinism.elastic", "loop.micro_batch_size")
+_OF_A_PHASE = ("determinism.elastic", "loop.micro_batch_size", "loop.remat", "loop.scan_layers")
 """Keys that decide the bits of results: they must not change within a phase."""
 
 
 def fingerprint(init: InitConfig) -> Fingerprint:
     """Return what must be equal to continue the same phase."""
-    model = init.model.model_dump(mode="json")
+    model = init.model.shape
     lora = init.lora.model_dump(mode="json") if init.lora is not None else {}
     facts = {f"model.{key}": value for key, value in model.items()} | {
         **{f"lora.{key}": lora.get(key) for key in LoraConfig.model_fields},
-        "optimizer.name": str(init.optimizer.name),
+        "optimizer.name": init.optimizer and str(init.optimizer.name),
         "determinism.elastic": str(init.determinism.elastic),
     }
     if init.is_bitwise:
         facts["loop.micro_batch_size"] = init.loop.micro_batch_size
+        facts["loop.remat"] = str(init.loop.remat)
+        facts["loop.scan_layers"] = init.loop.scan_layers
     return facts
 
 
@@ -42,7 +40,7 @@ def fingerprint_across(init: InitConfig, source: StartPoint) -> Fingerprint:
     its parameters."""
     merged = (*(f"lora.{key}" for key in LoraConfig.model_fields), "optimizer.name")
     own = (
-        *_NOT_IN_PARAMETERS,
+        *(f"model.{key}" for key in NOT_IN_PARAMETERS),
         *_OF_A_PHASE,
         *(merged if source.load == "params" else ()),
     )
@@ -63,4 +61,5 @@ def adapters_of(saved: Fingerprint) -> LoraConfig | None:
     """Return the adapters of the checkpoint with the fingerprint `saved`; None: it has none."""
     if saved.get("lora.rank") is None:
         return None
-    return LoraConfig.model_validate({key: saved[f"lora.{key}"] for key in LoraConfig.model_fields})
+    keys = [key for key in LoraConfig.model_fields if f"lora.{key}" in saved]
+    return LoraConfig.model_validate({key: saved[f"lora.{key}"] for key in keys})

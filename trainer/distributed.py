@@ -13,9 +13,11 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
+from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
 _SHUTDOWN_TIMEOUT = 10  # seconds; jax waits 5 minutes for processes that are gone
@@ -23,6 +25,8 @@ _PATIENCE = 60.0
 _CONNECT_INTERVAL = 0.005
 """Seconds between two attempts to connect."""
 _NOTHING = -1
+_TOLD_WITHIN = 1200.0
+"""Seconds that Orbax, too, waits for the other processes in a save."""
 
 
 def initialize(environ: Mapping[str, str] = os.environ) -> None:
@@ -104,6 +108,28 @@ def broadcast_from_first(number: int | None) -> int | None:
     own = np.int32(_NOTHING if number is None else number)
     told = int(multihost_utils.broadcast_one_to_all(own))
     return None if told == _NOTHING else told
+
+
+def array_from_first(array: Any) -> Any:
+    """Return the array of numpy that process 0 passes; the others pass one of the same shape and
+    type. A collective: call it in all processes."""
+    if not jax.distributed.is_initialized() or jax.process_count() == 1:
+        return array
+    return np.asarray(multihost_utils.broadcast_one_to_all(array))
+
+
+def told_by_all(key: str, text: str | None, timeout: float | None) -> dict[int, str]:
+    """Wait, at most `timeout` seconds, until all processes have called this with the same `key`,
+    which is used once; returns what each of them tells, without those that tell nothing. It uses no
+    device: any thread may call it."""
+    client = global_state.client
+    if client is None:
+        return {} if text is None else {process_id(): text}
+    if text is not None:
+        client.key_value_set(f"{key}/{process_id()}", text)
+    client.wait_at_barrier(key, int(1000 * (timeout or _TOLD_WITHIN)))
+    told = client.key_value_dir_get(f"{key}/")
+    return {int(name.rpartition("/")[2]): line for name, line in told}
 
 
 def shut_down() -> None:

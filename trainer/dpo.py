@@ -34,17 +34,25 @@ class DirectPreference:
     rows: int = 2
     metrics: tuple[str, ...] = ("reward_margin", "reward_accuracy")
     reads_reference: bool = True
+    rollout: None = None
 
-    def inputs(self, tokens: jax.Array) -> jax.Array:
+    def width(self, length: int) -> int:
         """See `Objective`."""
-        ids: jax.Array = token_ids(_sequences(tokens)[:, :-1])
-        return ids
+        return self.rows * (length + 1)
+
+    def sequences(self, tokens: Any) -> Any:
+        """See `Objective`."""
+        return tokens.reshape(self.rows * len(tokens), -1)
+
+    def documents(self, tokens: jax.Array) -> jax.Array | None:
+        """See `Objective`."""
+        return None
 
     def losses(self, logits: jax.Array, reference: jax.Array | None, tokens: jax.Array) -> Losses:
         """See `Objective`. Metrics by pair: `reward_margin`, and `reward_accuracy`: 1 where the
         chosen completion has the higher reward."""
         assert reference is not None
-        targets = _sequences(tokens)[:, 1:]
+        targets = self.sequences(tokens)[:, 1:]
         ratio = _log_likelihood(logits, targets) - _log_likelihood(reference, targets)
         chosen, rejected = jnp.moveaxis(ratio.reshape(-1, self.rows), 1, 0)
         margin = self.beta * (chosen - rejected)
@@ -57,11 +65,6 @@ class DirectPreference:
     def num_targets(self, tokens: jax.Array) -> jax.Array | None:
         """See `Objective`. Each pair counts alike."""
         return None
-
-
-def _sequences(tokens: jax.Array) -> jax.Array:
-    """Return the sequences of pairs [pairs, 2 x (length + 1)]: [2 x pairs, length + 1]."""
-    return tokens.reshape(2 * tokens.shape[0], -1)
 
 
 def _log_likelihood(logits: jax.Array, targets: jax.Array) -> jax.Array:

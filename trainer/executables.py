@@ -28,6 +28,7 @@ from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
+from jax.sharding import Mesh
 
 from supervisor.protocol import removal
 from supervisor.protocol.messages import NoticeCode
@@ -70,9 +71,10 @@ class Executables:
         self._loading: dict[str, Future[_Loaded | None]] = {}
         self._keeping: list[Future[None]] = []
 
-    def begin_loading(self, name: str) -> None:
-        """Begin to load the step `name`, for which `get` is called later."""
-        self._loading[name] = self._thread.submit(self._load, name)
+    def begin_loading(self, name: str, mesh: Mesh) -> None:
+        """Begin to load the step `name`, for which `get` is called later with arguments on
+        `mesh`."""
+        self._loading[name] = self._thread.submit(self._load, name, mesh)
 
     def get(self, name: str, function: Any, *arguments: Any) -> Future[Callable[..., Any]]:
         """Return a future of `function`, a function of jax.jit, compiled for `arguments` (abstract,
@@ -90,7 +92,7 @@ class Executables:
 
     def _obtain(self, name: str, function: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
         expected = self._loading.pop(name, None)
-        loaded = self._load(name) if expected is None else expected.result()
+        loaded = self._load(name, _mesh(arguments)) if expected is None else expected.result()
         if loaded is not None:
             compiled, seconds = loaded
             if _abstract(compiled.args_info) == _abstract((arguments, {})):
@@ -125,7 +127,7 @@ class Executables:
     def _prefix(self, name: str) -> str:
         return f"{name.replace(' ', '-')}-rank{jax.process_index()}-"
 
-    def _load(self, name: str) -> _Loaded | None:
+    def _load(self, name: str, mesh: Mesh) -> _Loaded | None:
         if self._directory is None:
             return None
         path = self._path(name)
@@ -143,7 +145,10 @@ class Executables:
         try:
             serialized, arguments, result = pickle.loads(content)
             compiled = serialize_executable.deserialize_and_load(
-                serialized, jax.tree.structure(arguments), jax.tree.structure(result)
+                serialized,
+                jax.tree.structure(arguments),
+                jax.tree.structure(result),
+                execution_devices=[*mesh.devices.flat],  # the file does not have their order
             )
         except Exception as error:  # another version's, or anything else: compile it again
             self._remove(name, f"{type(error).__name__}: {error}")
@@ -216,6 +221,12 @@ class _CacheHitListener:
     def _heard(self, event: str, **_: str | int) -> None:
         if event == "/jax/compilation_cache/cache_hits" and threading.get_ident() == self._thread:
             self.found = True
+
+
+def _mesh(arguments: tuple[Any, ...]) -> Mesh:
+    """Return the mesh that all arguments of a program are on."""
+    mesh: Mesh = jax.tree.leaves(arguments)[0].sharding.mesh
+    return mesh
 
 
 def _abstract(tree: Any) -> tuple[Any, list[tuple[Any, Any]]]:

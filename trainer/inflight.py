@@ -13,15 +13,23 @@ from collections import deque
 import jax
 
 from supervisor.protocol.fault_injection import FaultInjector
+from supervisor.protocol.loss_spikes import SpikeDetector
 from supervisor.protocol.messages import NoticeCode
 from supervisor.protocol.reporter import Reporter
+from trainer import distributed
 from trainer.log import WorkerLog, log
-from trainer.metrics import MetricsWriter
+from trainer.metrics import MetricsWriter, OnHost, on_host
 from trainer.step import Metrics
+from trainer.throughput import Throughput
 
 
 class NotFiniteError(FloatingPointError):
     """A step produced NaN or Inf in its loss, gradients or state: the state must not be saved."""
+
+
+class StateNotFiniteError(NotFiniteError):
+    """The state to be saved holds NaN or Inf, although the loss and gradients of its steps did
+    not."""
 
 
 class InFlight:
@@ -35,12 +43,15 @@ class InFlight:
         reporter: Reporter,
         metrics: MetricsWriter,
         faults: FaultInjector,
+        throughput: Throughput,
     ) -> None:
         self._limit = limit
         self._log_every = log_every
         self._reporter = reporter
         self._metrics = metrics
         self._faults = faults
+        self.throughput = throughput
+        self._spikes = SpikeDetector() if distributed.is_first() else None
         self._steps: deque[tuple[int, Metrics]] = deque()
         self._logged: tuple[int, float] | None = None
 
@@ -81,20 +92,28 @@ class InFlight:
         Raises:
             NotFiniteError: its loss or gradients have NaN or Inf.
         """
-        step, metrics = self._steps.popleft()
+        step, on_devices = self._steps.popleft()
+        metrics = on_host(on_devices)
         if not bool(metrics.pop("finite")):
             loss, norm = float(metrics["loss"]), float(metrics["gradient_norm"])
             raise NotFiniteError(
                 f"step {step}: NaN or Inf in the training (loss {loss}, gradient norm {norm}); "
                 "its state is not saved"
             )
-        self._reporter.step(step, metrics)
-        self._metrics.step(step, metrics)
+        how = self.throughput.completed(step)
+        self._reporter.step(step, {**metrics, **how}, always=bool(how))
+        self._metrics.step(step, metrics, how)
+        self._look_at_loss(step, float(metrics["loss"]))
         if step % self._log_every == 0:
             self._log(step, metrics)
         self._faults.after_step(step)
 
-    def _log(self, step: int, metrics: Metrics) -> None:
+    def _look_at_loss(self, step: int, loss: float) -> None:
+        spike = self._spikes.hear(step, loss) if self._spikes is not None else None
+        if spike is not None:
+            self._reporter.loss_spike(spike)
+
+    def _log(self, step: int, metrics: OnHost) -> None:
         now = time.monotonic()
         keys = {name: float(metrics[name]) for name in ("loss", "learning_rate")}
         if self._logged is not None:

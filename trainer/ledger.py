@@ -53,6 +53,12 @@ class Entries:
     pinned: int | None = None
     """The step that the last attempt with an exception or NaN restored or saved last: it is kept,
     so that the failure can be replayed. None: there was no such attempt."""
+    checked: int | None = None
+    """The last step at which a check for silent corruption passed, or at which such checks began:
+    what was saved until then is trusted. None: there are no checks."""
+    rolled_back: int | None = None
+    """What `checked` was when a check failed: the steps above it are not trusted. None: no check
+    failed, or training has gone on from there to another commit."""
     losses: dict[int, float] = field(default_factory=dict)
     """Validation loss by step, of those in `committed` that were validated; all are numbers."""
 
@@ -79,6 +85,8 @@ class Ledger:
         self._name = f"supervise_ledger_{job}.json"
         self._lock = Lock()
         self._retries = retries
+        self._goes_on = False
+        """Whether the save that is going on began after the job was rolled back."""
         self.entries = Entries()
 
     def load(self) -> str | None:
@@ -123,6 +131,7 @@ class Ledger:
     def begin(self, step: int, loss: float | None) -> None:
         """Record that the save of `step` begins, and its validation loss: a kill just after the
         commit must not lose it. Errors as `change`."""
+        self._goes_on = self.entries.rolled_back is not None
         with self.change() as entries:
             entries.saving, entries.loss = step, loss
             entries.forget(step)
@@ -133,6 +142,8 @@ class Ledger:
         at = committed_at(self._directory / f"{step}")
         with self.change() as entries:
             loss, entries.saving, entries.loss = entries.loss, None, None
+            if self._goes_on:
+                entries.rolled_back = None
             if at is not None:
                 entries.committed[step] = at
                 if loss is not None and isfinite(loss):
@@ -143,6 +154,19 @@ class Ledger:
         if self.entries.pinned != step:
             with self.change() as entries:
                 entries.pinned = step
+
+    def check_passed(self, step: int | None) -> None:
+        """Record that a check of `step` passed, or that checks begin there; None: that there are
+        none any more. Errors as `change`."""
+        if self.entries.checked != step:
+            with self.change() as entries:
+                entries.checked = step
+
+    def roll_back(self) -> None:
+        """Record that no step is trusted that was saved after the last check that passed; errors as
+        `change`."""
+        with self.change() as entries:
+            entries.rolled_back = entries.checked or 0
 
     def rate(self, step: int, loss: float) -> None:
         """Record the validation loss of `step`, which was validated after its commit; errors as
@@ -188,6 +212,8 @@ def _parsed(data: bytes, name: str) -> Entries:
             {str(one) for one in body["evicting"]},
             {str(one) for one in body["told"]},
             None if body.get("pinned") is None else int(body["pinned"]),
+            None if body.get("checked") is None else int(body["checked"]),
+            None if body.get("rolled_back") is None else int(body["rolled_back"]),
             {int(step): float(loss) for step, loss in body.get("losses", {}).items()},
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -202,6 +228,8 @@ def _encoded(entries: Entries) -> bytes:
         "evicting": sorted(entries.evicting),
         "told": sorted(entries.warned)[:_MAX_WARNED],
         "pinned": entries.pinned,
+        "checked": entries.checked,
+        "rolled_back": entries.rolled_back,
         "losses": {str(step): loss for step, loss in sorted(entries.losses.items())},
     }
     return json.dumps(body, indent=1).encode() + b"\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Protocol
 
 from supervisor.protocol.messages import NoticeCode
@@ -25,8 +26,14 @@ finally:
 
 TEXTS: Mapping[str, str] = {
     "already-complete": "nothing to do: step {step} is committed, max_steps is {max_steps}",
+    "check-passed": "step {step}  the check for silent corruption passed",
     "checkpoint-committed": "step {step}  checkpoint committed",
     "checkpoint-restored": "restored step {step} from {directory}",
+    "completions-broken-off": (
+        "step {step}  the completions that were being rewarded are lost: the next attempt makes "
+        "them again"
+    ),
+    "data-read": "reading the data: {tokens} tokens so far",
     "evaluated": "step {step}  validation loss {loss:.4f}",
     "evaluation-broken-off": (
         "step {step}  validation stops after {done} of {batches} batches: the next attempt goes on "
@@ -43,8 +50,10 @@ TEXTS: Mapping[str, str] = {
         "sequences a device at a time, accumulation {accumulation}"
     ),
     "phase-loaded": "fresh start with {parts} of step {step} from {directory}",
+    "pretrained-loaded": "loaded the pretrained weights in {directory}",
     "program-compiled": "{program}: compiled in {seconds:.2f} s",
     "program-loaded": "{program}: loaded from {place} in {seconds:.2f} s",
+    "rollout-mesh-chosen": "{text}",
     "save-interval-chosen": "{text}",
     "snapshot-restored": "resumed from the snapshot of step {step} in memory",
     "snapshots-off": "no snapshots are taken: no supervisor has memory for them",
@@ -55,6 +64,8 @@ TEXTS: Mapping[str, str] = {
     "warning": "{text}",
 }
 """The line for each event."""
+_ALIVE_EVERY = 60.0
+"""Seconds between two lines about data that are read."""
 _OPTIONAL = {"steps_per_second": "  {steps_per_second:.2f} steps/s"}
 """Text that is added to the line if the event has the key."""
 
@@ -92,11 +103,27 @@ class WorkerLog:
     `reporter` is set, nothing goes to a supervisor."""
 
     reporter: Reporter = field(default_factory=lambda: Reporter(None))
+    _alive_at: float = field(default_factory=monotonic)
 
     def warn(self, text: str, code: NoticeCode, step: int | None = None) -> None:
         """Log a warning that a person should read; tools read `code` and `step`."""
         log.warning("warning", text=text)
         self.reporter.notice(text, code, step)
+
+    def has_read(self, num_tokens: int) -> None:
+        """Tell once a minute how many tokens of the data are read, and that the stage goes on: data
+        that take longer than a stage may last are no hang."""
+        if monotonic() >= self._alive_at + _ALIVE_EVERY:
+            self._alive_at = monotonic()
+            log.info("data-read", tokens=num_tokens)
+            stage, step = self.reporter.current
+            if stage is not None:
+                self.reporter.stage(stage, step)
+
+    def chose_rollout_mesh(self, text: str) -> None:
+        """Log which devices make completions and do not train."""
+        log.info("rollout-mesh-chosen", text=text)
+        self.reporter.notice(text, NoticeCode.ROLLOUT_MESH_CHOSEN, None)
 
     def chose_save_interval(self, text: str, step: int) -> None:
         """Log which time between saves was chosen at `step`, and why."""

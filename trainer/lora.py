@@ -11,6 +11,7 @@ from typing import Any
 from flax import nnx
 
 from supervisor.config.training.sections import LoraConfig
+from trainer.int8 import in_float
 from trainer.layers import Adapter, Linear
 
 _ADAPTER = "adapter"
@@ -31,8 +32,8 @@ def add_adapters(model: nnx.Module, config: LoraConfig, *, rngs: nnx.Rngs) -> No
 
 def merged(adapters: Any, base: Any, scale: float) -> Any:
     """Return the weights of the model without adapters that computes what `base` with `adapters`
-    (states of nnx) does, but for rounding."""
-    weights, low_rank = dict(nnx.to_flat_state(base)), dict(nnx.to_flat_state(adapters))
+    (states of nnx) does, but for rounding. They are float32."""
+    weights, low_rank = in_float(base), dict(nnx.to_flat_state(adapters))
     for path, up in low_rank.items():
         if path[-1] == "up":
             layer = path[: -len((_ADAPTER, "up"))]

@@ -36,6 +36,7 @@ from trainer.checkpoint_steps import (
     forget,
     is_committed_now,
     is_expected_in,
+    set_untrusted_aside,
     step_of,
     steps_to_evict,
     tell_foreign,
@@ -89,6 +90,7 @@ class MarkedSteps:
                 foreign.append(entry.name)
         forget(self._ledger)
         tell_foreign(self._ledger, foreign, self.directory, warn)
+        set_untrusted_aside(self, self._ledger, warn)
 
     def _is_own(self, step: int, entry: Path) -> bool:
         """Whether the committed step is this job's."""
@@ -135,8 +137,16 @@ class MarkedSteps:
         marker is created only if there is none."""
 
     def drop_failed(self, step: int) -> bool:
-        """See `CheckpointSteps`. A step that is still being written cannot be moved."""
-        return False
+        """See `CheckpointSteps`."""
+        path = self.directory / f"{step}"
+        if is_committed_now(path, posix=False):  # the error came after the commit
+            self.mark_committed(step)
+            return True
+        try:
+            self._remove(Place.KILLED_SAVE, path, lambda: True)
+        except OSError as error:
+            log.info("failed-save-left", step=step, error=str(error))
+        return not _is_in_the_way(path)
 
     def mark_committed(self, step: int) -> None:
         """See `CheckpointSteps`."""
@@ -162,6 +172,25 @@ class MarkedSteps:
                 self._remove(Place.STEP, path, is_ours, is_expected_in(path))
             with self._ledger.change() as entries:
                 entries.evicting.discard(path.name)
+
+    @property
+    def checked(self) -> int | None:
+        """See `CheckpointSteps`."""
+        return self._ledger.entries.checked
+
+    @property
+    def may_begin_anew(self) -> bool:
+        """See `CheckpointSteps`."""
+        return self._ledger.entries.rolled_back == 0
+
+    def check_passed(self, step: int | None) -> None:
+        """See `CheckpointSteps`."""
+        self._ledger.check_passed(step)
+
+    def roll_back(self, warn: Warn) -> None:
+        """See `CheckpointSteps`."""
+        self._ledger.roll_back()
+        set_untrusted_aside(self, self._ledger, warn)
 
     def is_own(self, step: int, path: Path) -> bool:
         """See `CheckpointSteps`."""

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import jax
+import numpy as np
 
 from supervisor.protocol import environment, metrics_file
 from supervisor.protocol.environment import WorkerIdentity
@@ -37,6 +37,9 @@ _MAX_WAITING = 100_000
 """Lines that wait while the file cannot be written: the newest."""
 
 _EVALUATED = f"{metrics_file.EVALUATION}loss"
+
+OnHost = dict[str, np.ndarray]
+"""What a step has measured, as arrays of the host without dimensions."""
 
 Point = tuple[float, int, Mapping[str, float]]
 """Unix time, step, and what was measured."""
@@ -91,14 +94,17 @@ class MetricsWriter:
         with self._lock:
             self._write()
 
-    def step(self, step: int, metrics: Metrics) -> None:
-        """Add the complete step `step`, unless it was added already."""
+    def step(
+        self, step: int, metrics: Metrics | OnHost, how: Mapping[str, float] | None = None
+    ) -> None:
+        """Add the complete step `step`, unless it was added already. `how` says how it was run
+        (`metrics_file.OF_THE_RUN`)."""
         if self._path is None:
             return
         with self._lock:
             if step > self._last:
                 self._last = step
-                self._waiting.append((time.time(), step, numbers(metrics)))
+                self._waiting.append((time.time(), step, {**numbers(metrics), **(how or {})}))
             if time.monotonic() >= self._written_at + _INTERVAL:
                 self._write()
 
@@ -168,10 +174,17 @@ def _local_fence() -> Fence | None:
     return fence if fence is not None and Uri.parse(fence.file) is None else None
 
 
-def numbers(metrics: Metrics) -> dict[str, float]:
+def numbers(metrics: Metrics | OnHost) -> dict[str, float]:
     """Return the metrics of a complete step, as short as their type allows: 0.1, not
     0.10000000149011612."""
-    found: dict[str, Any] = jax.device_get(metrics)
-    found.pop("finite", None)
+    found = {name: np.asarray(value) for name, value in metrics.items() if name != "finite"}
     first = {"loss": found.pop("loss")} if "loss" in found else {}
     return {name: float(str(value)) for name, value in {**first, **found}.items()}
+
+
+def on_host(metrics: Metrics) -> OnHost:
+    """Wait for the metrics of a step, and return them. It is `jax.device_get` without what that
+    does in Python for trees of any kind."""
+    for value in metrics.values():
+        value.copy_to_host_async()  # all in one go: each copy is a round trip
+    return {name: np.asarray(value) for name, value in metrics.items()}

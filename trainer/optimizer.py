@@ -12,9 +12,11 @@ import optax
 from supervisor.config.training.sections import AdamW, Lion, OptimizerConfig, Sgd
 
 
-def make_schedule(config: OptimizerConfig, max_steps: int) -> optax.Schedule:
+def make_schedule(config: OptimizerConfig | None, max_steps: int | None) -> optax.Schedule:
     """Return the learning rate as a function of the steps done: linear warm-up from near 0, then a
-    cosine down to the final fraction at `max_steps`."""
+    cosine down to the final fraction at `max_steps`. None: nothing is trained."""
+    if config is None or max_steps is None:
+        return optax.constant_schedule(0.0)
     peak = config.learning_rate
     final = peak * config.final_learning_rate_fraction
     warmup = config.warmup_steps
@@ -23,8 +25,11 @@ def make_schedule(config: OptimizerConfig, max_steps: int) -> optax.Schedule:
     return optax.join_schedules([rise, decay], [warmup])
 
 
-def make_transformation(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Return the optimizer at a learning rate of one, on gradients clipped by their global norm."""
+def make_transformation(config: OptimizerConfig | None) -> optax.GradientTransformation:
+    """Return the optimizer at a learning rate of one, on gradients clipped by their global norm.
+    None: nothing is trained."""
+    if config is None:
+        return optax.identity()
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), _optimizer(config))
 
 

@@ -21,7 +21,8 @@ from supervisor.protocol.adjustments import Adjustments
 from supervisor.protocol.environment import WorkerIdentity
 from supervisor.protocol.failure_record import write_failure_record
 from supervisor.protocol.messages import Stage
-from trainer.evaluation import compiled_loss
+from trainer.corruption_check import compiled_check
+from trainer.evaluation import compiled_program
 from trainer.log import WorkerLog
 from trainer.training_setup import set_up
 
@@ -34,10 +35,13 @@ def prefetch(params: Path) -> None:
     identity = WorkerIdentity.from_environment()
     num_devices = identity.num_devices if identity is not None else None
     setup = set_up(config, num_devices, Adjustments.from_environment(), WorkerLog())
-    steps = [setup.train_step]
+    steps = [setup.train_step, *([setup.sample] if setup.sample is not None else [])]
     if config.fit.validation is not None:
         spec, sharder, executables = setup.spec, setup.sharder, setup.executables
-        steps.append(compiled_loss(config.fit.validation, spec, sharder, executables))
+        mesh = setup.rollout_mesh
+        steps.append(compiled_program(config.fit.validation, spec, sharder, mesh, executables))
+    if config.init.sdc is not None:
+        steps.append(compiled_check(setup))
     for step in steps:
         step.result()
     setup.executables.close()

@@ -37,14 +37,22 @@ class Retries:
     """Returns a number from 0 to 1."""
 
     def pause(self, failures: int, what: str, error: Exception) -> float:
-        """Return the seconds to wait after so many failures of `what` in a row, and tell it. If
-        `error` does not pass, or came once too often, it is raised."""
-        if failures > len(self.pauses) or not may_pass(error):
-            raise error
-        seconds = self.pauses[failures - 1] * (0.5 + self.chance())
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        log.warning("storage-retried", what=what, error=first, seconds=seconds)
+        """Return the seconds to wait after so many failures of `what` in a row, and tell it. Errors
+        as `seconds`."""
+        seconds = self.seconds(failures, error)
+        log.warning("storage-retried", what=what, error=first_line(error), seconds=seconds)
         return seconds
+
+    def seconds(self, failures: int, error: Exception) -> float:
+        """Return the seconds to wait after so many failures in a row. If `error` does not pass, or
+        came once too often, it is raised."""
+        if self.are_used_up(failures) or not may_pass(error):
+            raise error
+        return self.pauses[failures - 1] * (0.5 + self.chance())
+
+    def are_used_up(self, failures: int) -> bool:
+        """Whether there is no other try after so many failures in a row."""
+        return failures > len(self.pauses)
 
     def run(self, what: str, action: Callable[[], T]) -> T:
         """Return what `action` returns, after several tries if need be. `what` names it."""
@@ -56,6 +64,11 @@ class Retries:
                 failures += 1
                 seconds = self.pause(failures, what, error)
             self.sleep(seconds)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what `error` says; its type if it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def may_pass(error: BaseException) -> bool:

@@ -10,11 +10,13 @@ in the way of a save, that is an error. Just before each commit it calls us: see
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orbax.checkpoint as ocp
 from orbax.checkpoint import path as orbax_path
@@ -23,6 +25,10 @@ from orbax.checkpoint.checkpoint_managers import SaveDecisionPolicy, preservatio
 from supervisor.protocol import removal
 from supervisor.protocol.committed import MARKER, METADATA
 from trainer import bucket_paths
+from trainer.agreed_saves import AgreedSaves, NoFolderError
+from trainer.retries import Retries, may_pass
+
+T = TypeVar("T")
 
 BeforeCommit = Callable[[int], None]
 """Called with a step when all its files are written, in the thread that commits it. If it raises,
@@ -48,10 +54,16 @@ def make_manager(
     policy: SaveDecisionPolicy | None,
     by_rename: bool,
     before_commit: BeforeCommit,
+    retries: Retries | None = None,
+    agreed: AgreedSaves | None = None,
 ) -> CheckpointManager:
-    """Return a manager that saves steps in `directory` when `policy` says so."""
-    path_class = _temporary_path_class(directory, by_rename=by_rename, before_commit=before_commit)
-    return CheckpointManager(
+    """Return a manager that saves steps in `directory` when `policy` says so. `retries` and
+    `agreed` are for several processes: what one of them does alone is tried again where it fails
+    for a moment, and else all of them agree on how a save ends."""
+    path_class = _temporary_path_class(
+        directory, by_rename=by_rename, before_commit=before_commit, retries=retries
+    )
+    manager = CheckpointManager(
         directory,
         options=ocp.CheckpointManagerOptions(
             step_name_format=_StepNamesOnly(),
@@ -64,6 +76,9 @@ def make_manager(
             temporary_path_class=path_class,
         ),
     )
+    if agreed is not None:
+        agreed.install(manager._checkpointer._async_manager)
+    return manager
 
 
 class _StepNamesOnly(orbax_path.step.NameFormat):
@@ -84,10 +99,12 @@ class _StepNamesOnly(orbax_path.step.NameFormat):
 
 
 def _temporary_path_class(
-    directory: Path, *, by_rename: bool, before_commit: BeforeCommit
+    directory: Path, *, by_rename: bool, before_commit: BeforeCommit, retries: Retries | None
 ) -> type[Any]:
     atomicity = orbax_path.atomicity
     base = atomicity.AtomicRenameTemporaryPath if by_rename else atomicity.CommitFileTemporaryPath
+
+    again = retries if by_rename else None
 
     class TemporaryPath(base):
         """The folder in which a step (or an item in it) is written until it is committed."""
@@ -96,15 +113,17 @@ def _temporary_path_class(
             """Make the folder. It must not exist: Orbax would remove what is there."""
             if await asyncio.to_thread(self.get().exists):
                 raise FileExistsError(f"{self.get()} has come into the way of a save")
-            return await super().create()
+            return await _folder(f"the making of {self.get()}", super().create, retries)
 
         async def finalize(self) -> None:
             """Commit the folder, as Orbax does. For a step, call `before_commit` just before
             that."""
-            if self.get_final().parent != type(self.get_final())(directory):
-                await super().finalize()
-                return
-            await asyncio.to_thread(self._commit)
+            final = self.get_final()
+            what, commit = f"step {final.name}", partial(asyncio.to_thread, self._commit)
+            if final.parent != type(final)(directory):
+                what, commit = final.name, super().finalize
+            commits = _Commit(commit, self.get(), final)
+            await _retried(f"the commit of {what}", commits, again)
 
         def _commit(self) -> None:
             written, final = self.get(), self.get_final()
@@ -127,3 +146,59 @@ def _temporary_path_class(
                     file.write(said)
 
     return TemporaryPath
+
+
+class _Commit:
+    """Several tries to have `commit` rename `written` to `final`.
+
+    The error of a rename that may pass does not count if it has taken effect nevertheless, in this
+    try or an earlier one: on a soft NFS mount it may time out so.
+    """
+
+    def __init__(self, commit: Callable[[], Awaitable[None]], written: Any, final: Any) -> None:
+        self._commit = commit
+        self._written = written
+        self._final = final
+        self._may_have_passed = False
+
+    async def __call__(self) -> None:
+        """Try it."""
+        try:
+            await self._commit()
+        except OSError as error:
+            self._may_have_passed |= may_pass(error)
+            renamed = partial(_is_renamed, self._written, self._final)
+            if not (self._may_have_passed and await asyncio.to_thread(renamed)):
+                raise
+
+
+def _is_renamed(written: Any, final: Any) -> bool:
+    """Whether `written` has become `final`; False, too, if that cannot be seen."""
+    try:
+        os.lstat(written)
+    except OSError as error:
+        return error.errno == errno.ENOENT and os.path.lexists(final)
+    return False
+
+
+async def _folder(what: str, make: Callable[[], Awaitable[T]], retries: Retries | None) -> T:
+    """Return the folder that `make` makes; tries as `_retried`."""
+    try:
+        return await _retried(what, make, retries)
+    except OSError as error:
+        if retries is None:
+            raise
+        raise NoFolderError(error.errno, error.strerror, error.filename) from error
+
+
+async def _retried(what: str, action: Callable[[], Awaitable[T]], retries: Retries | None) -> T:
+    """Return what `action` returns, after several tries if need be; None: one alone."""
+    failures = 0
+    while True:
+        try:
+            return await action()
+        except Exception as error:
+            if retries is None:
+                raise
+            failures += 1
+            await asyncio.sleep(retries.pause(failures, what, error))

@@ -10,16 +10,21 @@ in the global batch. So the number of micro-batches changes the result only by r
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec
 
 from trainer import deterministic_reduction
-from trainer.mesh import batch_sharding, replicated
+from trainer.deterministic_reduction import Witness
+from trainer.mesh import AXES, batch_sharding, replicated
+from trainer.objective import model_inputs
 from trainer.train_state import Params, TrainState, TrainStateSpec
+from trainer.weights_fingerprint import lanes_of
 
 Metrics = dict[str, jax.Array]
 
@@ -29,7 +34,27 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
     """Return the state after one more step, and the step's metrics: `loss` (nats per token),
     `gradient_norm`, `learning_rate`, those of the objective, and `finite`: whether all are."""
-    (loss, measured), gradients = _differentiated(spec, state, tokens)
+    return _updated(spec, state, _differentiated(spec, state, tokens))
+
+
+def witnessed_step(
+    spec: TrainStateSpec, state: TrainState, tokens: jax.Array, shift: jax.Array
+) -> tuple[TrainState, Metrics, Witness]:
+    """Return what `train_step` returns, in bitwise mode, and the witness of its gradients. For
+    `shift`, and the `tokens` of each device, see `deterministic_reduction.witnessed_mean`."""
+    differentiate, zeros = _differentiation(spec, state, tokens)
+    found, witness = deterministic_reduction.witnessed_mean(
+        differentiate, tokens, zeros, shift, spec.wrong_places
+    )
+    return *_updated(spec, state, found), witness
+
+
+def _updated(
+    spec: TrainStateSpec,
+    state: TrainState,
+    differentiated: tuple[tuple[jax.Array, Metrics], Params],
+) -> tuple[TrainState, Metrics]:
+    (loss, measured), gradients = differentiated
     rate = spec.schedule(state.step)
     updates, optimizer = spec.transformation.update(gradients, state.optimizer, state.params)
     scaled = jax.tree.map(lambda one: rate * one, updates)
@@ -41,7 +66,7 @@ def train_step(
         **measured,
     }
     metrics["finite"] = all_finite(metrics)
-    return TrainState(state.step + 1, params, optimizer, state.frozen), metrics
+    return replace(state, step=state.step + 1, params=params, optimizer=optimizer), metrics
 
 
 def loss_and_gradients(
@@ -56,6 +81,17 @@ def _differentiated(
     spec: TrainStateSpec, state: TrainState, tokens: jax.Array
 ) -> tuple[tuple[jax.Array, Metrics], Params]:
     """Return the mean loss of a global batch with the metrics of the objective, and gradients."""
+    result: tuple[tuple[jax.Array, Metrics], Params]
+    differentiate, zeros = _differentiation(spec, state, tokens)
+    result = _mean(spec)(differentiate, tokens, zeros)
+    return result
+
+
+def _differentiation(
+    spec: TrainStateSpec, state: TrainState, tokens: jax.Array
+) -> tuple[Callable[[jax.Array, jax.Array], Any], Any]:
+    """Return the function whose mean over micro-batches `_differentiated` returns, and zeros like
+    its result."""
     scale = _scale(spec, tokens)
 
     def differentiate(micro: jax.Array, sequence_index: jax.Array) -> Any:
@@ -64,10 +100,7 @@ def _differentiated(
         return loss(state.params, state.frozen, micro, keys, scale)
 
     nothing = jnp.float32(0), dict.fromkeys(spec.objective.metrics, jnp.float32(0))
-    zeros = nothing, _zeros(spec, state.params)
-    result: tuple[tuple[jax.Array, Metrics], Params]
-    result = _mean(spec)(differentiate, tokens, zeros)
-    return result
+    return differentiate, (nothing, _zeros(spec, state.params))
 
 
 def dropout_keys(spec: TrainStateSpec, step: jax.Array, sequence_index: jax.Array) -> jax.Array:
@@ -107,7 +140,8 @@ def _loss(
     """Return the loss of a micro-batch, which is the mean over all its positions, times `scale`;
     and the means of what else the objective measures."""
     objective = spec.objective
-    logits = spec.model(params, frozen)(objective.inputs(tokens), row_keys(spec, keys))
+    inputs, documents = model_inputs(objective, tokens), objective.documents(tokens)
+    logits = spec.model(params, frozen)(inputs, row_keys(spec, keys), documents)
     losses, measured = objective.losses(logits, reference_logits(spec, frozen, tokens), tokens)
     loss = jnp.mean(losses)
     metrics = {name: jnp.mean(measured[name]) for name in objective.metrics}
@@ -127,7 +161,8 @@ def reference_logits(spec: TrainStateSpec, frozen: Params, tokens: jax.Array) ->
     """Return the logits of the reference; None: the objective does not read it."""
     if not spec.objective.reads_reference:
         return None
-    return spec.reference(frozen)(spec.objective.inputs(tokens))
+    inputs, documents = model_inputs(spec.objective, tokens), spec.objective.documents(tokens)
+    return spec.reference(frozen)(inputs, None, documents)
 
 
 def _scale(spec: TrainStateSpec, tokens: jax.Array) -> jax.Array | None:
@@ -145,7 +180,9 @@ def _scale(spec: TrainStateSpec, tokens: jax.Array) -> jax.Array | None:
 
 def _mean(spec: TrainStateSpec) -> Callable[..., Any]:
     """Return the function that computes means over micro-batches, with or without fixed order."""
-    return deterministic_reduction.mean if spec.config.is_bitwise else _mean_of_micro_batches
+    if not spec.config.is_bitwise:
+        return _mean_of_micro_batches
+    return partial(deterministic_reduction.mean, wrong=spec.wrong_places)
 
 
 def _mean_of_micro_batches(
@@ -179,6 +216,53 @@ def jit_train_step(spec: TrainStateSpec) -> Any:
         in_shardings=(spec.shardings, batch_sharding(spec.mesh)),
         out_shardings=(spec.shardings, replicated(spec.mesh)),
         donate_argnums=0,
+    )
+
+
+def jit_step_of_leaves(spec: TrainStateSpec) -> Any:
+    """Return `jit_train_step` of the leaves of a state: (leaves, tokens) to (leaves, metrics)."""
+    tree = jax.tree.structure(spec.abstract)
+    step = _on_devices(spec, train_step)
+
+    def of_leaves(leaves: list[jax.Array], tokens: jax.Array) -> tuple[list[jax.Array], Metrics]:
+        state, metrics = step(jax.tree.unflatten(tree, leaves), tokens)
+        return jax.tree.leaves(state), metrics
+
+    shardings = jax.tree.leaves(spec.shardings)
+    return jax.jit(
+        of_leaves,
+        in_shardings=(shardings, batch_sharding(spec.mesh)),
+        out_shardings=(shardings, replicated(spec.mesh)),
+        donate_argnums=0,
+    )
+
+
+def jit_witnessed_step(spec: TrainStateSpec) -> Any:
+    """Return the jitted `witnessed_step`: (state, tokens, shift) to (state, metrics, witness). It
+    donates nothing."""
+    whole = replicated(spec.mesh)
+    return jax.jit(
+        deterministic_reduction.on_each_device(
+            spec.mesh, partial(witnessed_step, spec), whole_too=1
+        ),
+        in_shardings=(spec.shardings, batch_sharding(spec.mesh), whole),
+        out_shardings=(spec.shardings, whole, whole),
+    )
+
+
+def jit_digests_of_copies(spec: TrainStateSpec) -> Any:
+    """Return a jitted function of a state, in bitwise mode: the digest of each device's copy,
+    [devices, lanes]."""
+
+    def each(state: TrainState) -> jax.Array:
+        copies: jax.Array = jax.lax.all_gather(lanes_of(jax.tree.leaves(state)), AXES)
+        return copies
+
+    whole = PartitionSpec()
+    return jax.jit(
+        jax.shard_map(each, mesh=spec.mesh, in_specs=whole, out_specs=whole, check_vma=False),
+        in_shardings=(spec.shardings,),
+        out_shardings=replicated(spec.mesh),
     )
 
 

@@ -21,9 +21,14 @@ from trainer import deterministic_reduction, distributed
 from trainer.checkpoint import CheckpointSaver
 from trainer.checkpoint_steps import Keep, steps_in
 from trainer.config_fingerprint import fingerprint
+from trainer.corruption_check import CorruptionCheck
 from trainer.evaluation import Evaluation
+from trainer.evaluation_job import evaluate
 from trainer.evaluation_progress import EvaluationProgress
 from trainer.first_state import first_state
+from trainer.flipped_bits import FlippedBits
+from trainer.flops import peak_flops, step_flops
+from trainer.held_state import HeldState
 from trainer.host_time import HostTime
 from trainer.inflight import InFlight
 from trainer.log import Warn, WorkerLog, log
@@ -31,6 +36,7 @@ from trainer.metrics import MetricsWriter
 from trainer.save_policy import AutomaticPolicy, save_policy
 from trainer.snapshot import SnapshotWriter
 from trainer.step import jit_all_finite, jit_skipped_step
+from trainer.throughput import Throughput
 from trainer.train_state import TrainState, TrainStateSpec
 from trainer.training_loop import TrainingLoop
 from trainer.training_setup import TrainingSetup, set_up
@@ -43,7 +49,8 @@ def train(
     num_devices: int | None,
     setup: TrainingSetup | None = None,
 ) -> None:
-    """Train `config` to its end, from the newest committed checkpoint if there is one.
+    """Train `config` to its end, or evaluate if that is all it says, from the newest committed
+    checkpoint if there is one.
 
     `setup` is what a standby has prepared for this config and these devices.
 
@@ -55,12 +62,16 @@ def train(
     worker_log.reporter = reporter
     metrics = MetricsWriter.of(config.name, worker_log.warn)
     automatic = _automatic(config.init, worker_log)
-    checkpoints = _checkpoints(config.init, worker_log.warn, metrics, automatic)
+    checkpoints = _checkpoints(config, worker_log.warn, metrics, automatic)
     reporter.stage(Stage.INITIALIZING)
     if setup is None:
         deterministic_reduction.same_threads(config.init)
         distributed.initialize()
     if _is_complete(config, checkpoints, reporter):
+        distributed.shut_down()
+        return
+    if config.fit.train_dataloader is None:
+        evaluate(config, reporter, faults, num_devices, checkpoints, metrics, worker_log)
         distributed.shut_down()
         return
     if (held := HeldDevices.from_environment()) is not None:
@@ -70,12 +81,13 @@ def train(
     adjustments = Adjustments.from_environment()
     if setup is None:
         setup = set_up(config, num_devices, adjustments, worker_log)
-    spec, sharder, batches = setup.spec, setup.sharder, setup.batches()
+    spec, sharder, batches = setup.spec, setup.sharder, setup.data().batches
+    rollouts = setup.rollouts()
     loop = config.init.loop
     inflight = max(1, loop.max_inflight_computations // adjustments.inflight)
     reporter.saves_on_request()
     reporter.adjustable(list(_adjustable(config, sharder.rung, inflight, adjustments)))
-    log.info("mesh-chosen", platform=device.platform, **_mesh(sharder.rung))
+    _tell_meshes(setup, device.platform, worker_log)
 
     reporter.stage(Stage.RESTORING)
     snapshots = SnapshotWriter.of(spec, worker_log.warn)
@@ -91,12 +103,16 @@ def train(
     )
 
     reporter.stage(Stage.COMPILING, step)
-    train_step = setup.train_step.result()
+    train_step = setup.compiled_step()
+    checkpoints.read_frozen(begun.state)
+    flipped = FlippedBits(spec, held) if held is not None else None
+    if flipped is not None:
+        train_step = flipped.train_step(train_step)
 
     TrainingLoop(
-        state=begun.state,
+        held=HeldState(begun.state),
         step=step,
-        max_steps=loop.max_steps,
+        max_steps=config.max_steps,
         train_step=train_step,
         skipped_step=jit_skipped_step(spec),
         all_finite=jit_all_finite(spec),
@@ -104,23 +120,68 @@ def train(
         batches=batches,
         sharder=sharder,
         evaluation=(
-            None if validation is None else Evaluation(validation, spec, sharder, setup.executables)
+            None
+            if validation is None
+            else Evaluation(
+                validation,
+                spec,
+                sharder,
+                setup.executables,
+                setup.log.has_read,
+                setup.rollout_mesh,
+            )
         ),
         checkpoints=checkpoints,
-        in_flight=InFlight(inflight, loop.log_every, reporter, metrics, faults),
+        in_flight=InFlight(
+            inflight,
+            loop.log_every,
+            reporter,
+            metrics,
+            faults,
+            _throughput(config, spec, device, worker_log.warn),
+        ),
         metrics=metrics,
         reporter=reporter,
         faults=faults,
+        rollouts=rollouts,
+        corruption_check=_corruption_check(setup, checkpoints, step, reporter, flipped),
         host_time=HostTime(reporter) if distributed.is_one_of_several() else None,
         snapshots=snapshots,
-        simulated=HeldDevices.from_environment(),
+        simulated=held,
         broken_off=broken_off,
         save_stalled=automatic.stalled if automatic is not None else None,
     ).run()
-    reporter.stage(Stage.FINISHING, loop.max_steps)
+    reporter.stage(Stage.FINISHING, config.max_steps)
     checkpoints.close()
     setup.executables.close()
     distributed.shut_down()
+
+
+def _throughput(
+    config: TrainerConfig, spec: TrainStateSpec, device: jax.Device, warn: Warn
+) -> Throughput:
+    length = config.fit.decisive.sequence_length
+    peak = peak_flops(device.device_kind, jax.device_count())
+    return Throughput(warn, step_flops(config.init, spec.objective, length), peak)
+
+
+def _corruption_check(
+    setup: TrainingSetup,
+    checkpoints: CheckpointSaver,
+    step: int,
+    reporter: Reporter,
+    flipped: FlippedBits | None,
+) -> CorruptionCheck | None:
+    """Return what checks steps after `step` for silent corruption; None: the config does not say
+    so."""
+    sdc = setup.spec.config.sdc
+    if sdc is None:
+        checkpoints.end_checks()
+        return None
+    checkpoints.begin_checks(step)
+    if flipped is None:
+        return CorruptionCheck(sdc.every, setup, reporter, step)
+    return CorruptionCheck(sdc.every, setup, reporter, step, flipped.devices, flipped.is_drill)
 
 
 def _automatic(init: InitConfig, worker_log: WorkerLog) -> AutomaticPolicy | None:
@@ -131,9 +192,9 @@ def _automatic(init: InitConfig, worker_log: WorkerLog) -> AutomaticPolicy | Non
 
 
 def _checkpoints(
-    init: InitConfig, warn: Warn, metrics: MetricsWriter, automatic: AutomaticPolicy | None
+    config: TrainerConfig, warn: Warn, metrics: MetricsWriter, automatic: AutomaticPolicy | None
 ) -> CheckpointSaver:
-    where = init.checkpoint
+    init, where = config.init, config.init.checkpoint
     steps, policy = steps_in(where.directory), save_policy(where, SaveRequests(), automatic)
     keep = Keep(where.keep, where.keep_every, where.keep_best)
     return CheckpointSaver(
@@ -144,23 +205,31 @@ def _checkpoints(
         policy,
         metrics.sync,
         saves_frozen=where.save_frozen,
+        has_state=config.fit.train_dataloader is not None,
     )
 
 
 def _is_complete(config: TrainerConfig, checkpoints: CheckpointSaver, reporter: Reporter) -> bool:
-    max_steps = config.init.loop.max_steps
+    max_steps = config.max_steps
     if (checkpoints.newest() or 0) < max_steps:
         return False
     reporter.stage(Stage.RESTORING)
     step = checkpoints.newest_verified()
     if step is None or step < max_steps:
         return False
-    if config.fit.validation is not None and checkpoints.broken_off_evaluation(step) is not None:
+    validates = config.fit.validation is not None and config.fit.train_dataloader is not None
+    if validates and checkpoints.broken_off_evaluation(step) is not None:
         return False
     log.info("already-complete", step=step, max_steps=max_steps)
     reporter.restored(step)
     reporter.stage(Stage.FINISHING, step)
     return True
+
+
+def _tell_meshes(setup: TrainingSetup, platform: str, worker_log: WorkerLog) -> None:
+    log.info("mesh-chosen", platform=platform, **_mesh(setup.sharder.rung))
+    if setup.rollout_mesh.is_separate:
+        worker_log.chose_rollout_mesh(setup.rollout_mesh.shown)
 
 
 def _mesh(rung: Rung) -> dict[str, int]:

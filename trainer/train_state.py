@@ -1,4 +1,5 @@
-"""The train state (parameters, optimizer state, step count, frozen weights), and its spec.
+"""The train state (parameters, optimizer state, step count, frozen weights, and the batch that
+the model has made for itself), and its spec.
 
 A `TrainStateSpec` knows its shapes and shardings without computing any of it, so that a restart
 restores into it and never initialises first.
@@ -7,7 +8,7 @@ restores into it and never initialises first.
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -17,14 +18,17 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from supervisor.config.training.resolved import InitConfig
+from trainer.int8 import quantise_linear_layers
 from trainer.lora import add_adapters
-from trainer.mesh import state_sharding
+from trainer.mesh import replicated, state_sharding
 from trainer.model import Decoder
 from trainer.objective import NextToken, Objective
 from trainer.optimizer import make_schedule, make_transformation
 
 Params = nnx.State[Any, Any]
 
+ROWS = "rows"
+"""The key of the batch in `TrainState.rollout`."""
 _ADAPTERS = 0x4C6F5241
 """Tells the keys of adapters from those of all other weights."""
 
@@ -36,13 +40,15 @@ class TrainState:
     randomness in a step follows from it and the seed.
 
     `params` are trained. `frozen` is what training reads and never changes: the model's other
-    weights, and those of the objective's reference.
+    weights, and those of the objective's reference. `rollout` is the batch that the model has made,
+    if the objective learns from such: it is made anew after some steps, not in a step.
     """
 
     step: jax.Array
     params: Params
     optimizer: optax.OptState
     frozen: Params = field(default_factory=lambda: nnx.State({}))
+    rollout: dict[str, jax.Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,10 @@ class TrainStateSpec:
     schedule: optax.Schedule
     abstract: TrainState
     weights: Params
-    """The weights of the model without adapters, abstract as in `abstract`."""
+    """The weights of the model without adapters, in float32, abstract as in `abstract`."""
+    wrong_places: tuple[int, ...] = ()
+    """The devices, by their places in the mesh, that simulate a wrong result of each step. (In
+    bitwise mode only.)"""
 
     @classmethod
     def of(
@@ -69,27 +78,27 @@ class TrainStateSpec:
         """Return the spec for training `config` on `mesh`, without computing anything. Without an
         `objective`, each next token is learned, by all weights."""
         objective = objective or NextToken()
-        model = nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0)))
-        with_adapters = nnx.eval_shape(lambda: _model(config, jax.random.key(0)))
+        model, base, with_adapters = _abstract_models(config)
         transformation = make_transformation(config.optimizer)
-        shapes = jax.eval_shape(
-            lambda: _create(config, objective, transformation, jax.random.key(0))
-        )
+        shapes = nnx.eval_shape(lambda new: _begin(new, objective, transformation), with_adapters)
 
         def placed(tree: Any) -> Any:
             return jax.tree.map(
                 lambda array: array.update(sharding=state_sharding(mesh, array)), tree
             )
 
+        def on_each(tree: Any) -> Any:
+            return jax.tree.map(lambda array: array.update(sharding=replicated(mesh)), tree)
+
         return cls(
             config=config,
             objective=objective,
             mesh=mesh,
             graph=nnx.graphdef(with_adapters),
-            reference_graph=nnx.graphdef(model),
+            reference_graph=nnx.graphdef(base),
             transformation=transformation,
             schedule=make_schedule(config.optimizer, config.loop.max_steps),
-            abstract=placed(shapes),
+            abstract=replace(placed(shapes), rollout=on_each(shapes.rollout)),
             weights=placed(nnx.state(model, nnx.Param)),
         )
 
@@ -103,7 +112,8 @@ class TrainStateSpec:
         """Initialise the state from the config's seed. The result is the same on every mesh."""
 
         def create(seed: jax.Array) -> TrainState:
-            return _create(self.config, self.objective, self.transformation, jax.random.key(seed))
+            new = _model(self.config, jax.random.key(seed))
+            return _begin(new, self.objective, self.transformation)
 
         state: TrainState = jax.jit(create, out_shardings=self.shardings)(
             jnp.uint32(self.config.seed)
@@ -112,34 +122,61 @@ class TrainStateSpec:
 
     def model(self, params: Params, frozen: Params) -> Decoder:
         """Return the model with the weights `params`, and `frozen` ones where none are trained."""
-        return nnx.merge(self.graph, nnx.merge_state(frozen, params))
+        model = nnx.merge(self.graph, nnx.merge_state(frozen, params))
+        model.remat = self.config.loop.remat
+        model.scans_layers = self.config.loop.scan_layers
+        return model
 
     def reference(self, frozen: Params) -> Decoder:
         """Return the model as it was at step 0, without adapters, if the objective reads it."""
         return nnx.merge(self.reference_graph, frozen)
 
 
-def _create(
-    config: InitConfig,
-    objective: Objective,
-    transformation: optax.GradientTransformation,
-    key: jax.Array,
+def _abstract_models(config: InitConfig) -> tuple[Decoder, Decoder, Decoder]:
+    """Return the model without adapters in float32, without adapters, and with them, all abstract.
+    To make one takes a second for twenty layers, so what is the same is made once."""
+    model = nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0)))
+    if config.lora is None:
+        return model, model, model
+    int8 = config.lora.base == "int8"
+    base = nnx.eval_shape(lambda: _base(config, nnx.Rngs(0))) if int8 else model
+    return model, base, nnx.eval_shape(lambda: _model(config, jax.random.key(0)))
+
+
+def _begin(
+    model: Decoder, objective: Objective, transformation: optax.GradientTransformation
 ) -> TrainState:
-    split: Any = nnx.split(_model(config, key), objective.trainable, ...)
+    """Return the state of step 0 with the weights of `model`."""
+    split: Any = nnx.split(model, objective.trainable, ...)
     _, params, rest = split
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         optimizer=transformation.init(params),
         frozen=_frozen(params, rest, objective),
+        rollout=_no_rollout(objective),
     )
+
+
+def _no_rollout(objective: Objective) -> dict[str, jax.Array]:
+    """Return room for a batch that the model makes, if the objective learns from such."""
+    return {} if objective.rollout is None else {ROWS: jnp.zeros(objective.rollout, jnp.int32)}
 
 
 def _model(config: InitConfig, key: jax.Array) -> Decoder:
     """Return the model with new weights. Adapters change none of the others."""
-    model = Decoder(config.model, rngs=nnx.Rngs(key))
+    model = _base(config, nnx.Rngs(key))
     if config.lora is not None:
         add_adapters(model, config.lora, rngs=nnx.Rngs(jax.random.fold_in(key, _ADAPTERS)))
+    return model
+
+
+def _base(config: InitConfig, rngs: nnx.Rngs) -> Decoder:
+    """Return the model without adapters, with new weights; those of its linear layers may be
+    int8."""
+    model = Decoder(config.model, rngs=rngs)
+    if config.lora is not None and config.lora.base == "int8":
+        quantise_linear_layers(model)
     return model
 
 

@@ -19,37 +19,43 @@ from functools import partial
 from typing import Any, NoReturn
 
 from supervisor.protocol.fault_injection import FaultInjector
-from supervisor.protocol.messages import Stage
+from supervisor.protocol.messages import NoticeCode, Stage
 from supervisor.protocol.reporter import Reporter
 from supervisor.protocol.simulated import HeldDevices
 from trainer import distributed
 from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import CheckpointSaver
+from trainer.corruption_check import CorruptionCheck, SilentCorruptionError
+from trainer.data import Batch
 from trainer.evaluation import Evaluation
 from trainer.evaluation_progress import EvaluationProgress
+from trainer.held_state import CompiledStep, HeldState
 from trainer.host_time import HostTime
-from trainer.inflight import InFlight, NotFiniteError
-from trainer.log import log
+from trainer.inflight import InFlight, NotFiniteError, StateNotFiniteError
+from trainer.log import WorkerLog, log
+from trainer.long_work import told_if_long
 from trainer.metrics import MetricsWriter
+from trainer.not_finite import in_words, not_finite
+from trainer.rollouts import Rollouts
 from trainer.snapshot import SnapshotWriter
-from trainer.termination import Termination
-from trainer.train_state import TrainState
+from trainer.termination import StopRequested, Termination
 
 
 @dataclass(slots=True)
 class TrainingLoop:
-    """Takes `state` from `step` to `max_steps`.
+    """Takes the `held` state from `step` to `max_steps`.
 
     `train_step` is the compiled step; `batches` is the iterator over the training data, at the
     position that belongs to `step`. A step in `skip_steps` takes its batch and changes only the
     step count (by `skipped_step`). A state that is not `all_finite` is not saved. `simulated` is
-    set if the devices are simulated and can break; `host_time` if there are other hosts to compare.
+    set if the devices are simulated and can break; `corruption_check` if steps are checked for
+    silent corruption; `host_time` if there are other hosts to compare.
     """
 
-    state: TrainState
+    held: HeldState
     step: int
     max_steps: int
-    train_step: Any
+    train_step: CompiledStep
     skipped_step: Any
     all_finite: Any
     skip_steps: Container[int]
@@ -61,6 +67,9 @@ class TrainingLoop:
     metrics: MetricsWriter
     reporter: Reporter
     faults: FaultInjector
+    rollouts: Rollouts | None = None
+    """What makes batches out of `batches`, which are prompts then; None: `batches` are learned."""
+    corruption_check: CorruptionCheck | None = None
     host_time: HostTime | None = None
     snapshots: SnapshotWriter | None = None
     simulated: HeldDevices | None = None
@@ -79,6 +88,8 @@ class TrainingLoop:
         Raises:
             NotFiniteError: a step gave NaN or Inf. A save that has begun is committed first: the
                 next attempt continues from there.
+            SilentCorruptionError: a check of a step failed. What was saved after the last one that
+                passed is taken out of use first.
         """
         try:
             self._run()
@@ -86,6 +97,10 @@ class TrainingLoop:
             self._tell_committed(wait=True)
             self.checkpoints.wait_for_manifest()
             self.checkpoints.pin_newest()
+            raise
+        except SilentCorruptionError as error:
+            WorkerLog(self.reporter).warn(str(error), NoticeCode.SILENT_CORRUPTION, self.step)
+            self.checkpoints.roll_back()
             raise
         except Exception:
             self.checkpoints.pin_newest()
@@ -96,6 +111,7 @@ class TrainingLoop:
     def _run(self) -> None:
         termination = Termination(distributed.preemption_notice())
         self.reporter.stage(Stage.TRAINING, self.step)
+        self.in_flight.throughput.start_over()
         if self.evaluation is not None and self.broken_off is not None:
             self._evaluate_the_rest(self.evaluation, self.broken_off, termination)
         while self.step < self.max_steps:
@@ -103,7 +119,7 @@ class TrainingLoop:
                 self._stop(termination)
             if self.simulated is not None:
                 self.simulated.fail_if_broken()
-            self._advance()
+            self._advance(termination)
             if self.evaluation is not None and self.evaluation.due(self.step):
                 self._evaluate(self.evaluation, termination)
             if self.step < self.max_steps:
@@ -111,26 +127,74 @@ class TrainingLoop:
             self._tell_committed()
         self._save_now()
 
-    def _advance(self) -> None:
+    def _advance(self, termination: Termination) -> None:
         if self.host_time is not None:
             self.host_time.begin()
-        self.faults.before_batch()
-        batch = next(self.batches)
+        with self.in_flight.throughput.waiting():
+            self.faults.before_batch()
+        batch = self._next_batch(termination)
         self.step += 1
         if self.step in self.skip_steps:
-            self.state = replace(self.state, step=self.skipped_step(self.state.step))
+            self.held.whole = replace(self.held.whole, step=self.skipped_step(self.held.whole.step))
             self.in_flight.skip(self.step)
             return
-        sharded = self.sharder.put(batch)
+        if self.corruption_check is not None and self.corruption_check.due(self.step):
+            self._check(self.corruption_check, batch)
+            return
+        tokens = self.sharder.argument(batch)
         if self.host_time is not None:
             self.host_time.end()
-        self.state, metrics = self.train_step(self.state, sharded)
+        metrics = self.held.advance(self.train_step, tokens)
         self.in_flight.add(self.step, metrics)
+
+    def _next_batch(self, termination: Termination) -> Batch:
+        if self.rollouts is None:
+            return self._next_of_data()
+        if self.rollouts.due(self.step):
+            self.in_flight.drain()  # a model that is not finite is to be told as that
+            position = self.batches.get_state()
+            try:
+                with told_if_long(self.reporter, self.step):
+                    prompts = self._next_of_data()
+                    self.held.whole = self.rollouts.made(
+                        self.held.whole, self.step, prompts, termination.interrupts
+                    )
+            except StopRequested:
+                self.batches.set_state(position)
+                log.info("completions-broken-off", step=self.step)
+                self._stop(termination)
+        return self.rollouts.batch(self.held.whole)
+
+    def _next_of_data(self) -> Batch:
+        with self.in_flight.throughput.waiting():
+            batch: Batch = next(self.batches)
+            return batch
+
+    def _check(self, check: CorruptionCheck, batch: Batch) -> None:
+        """Take this step, and check it for silent corruption."""
+        self.in_flight.drain()
+        self.held.whole, metrics = check.step(self.train_step, self.held.whole, batch, self.step)
+        self.in_flight.add(self.step, metrics)
+        self.in_flight.drain()
+        self.checkpoints.check_passed(self.step)
+        log.info("check-passed", step=self.step)
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """What comes next is measured anew."""
+        self.in_flight.throughput.start_over()
+        if self.host_time is not None:
+            self.host_time.start_over()
 
     def _evaluate(self, evaluation: Evaluation, termination: Termination) -> None:
         self.in_flight.drain()
         self.reporter.stage(Stage.EVALUATING, self.step)
-        found = evaluation.run(self.state, evaluation.begin(), termination.requested)
+        found = evaluation.run(
+            self.held.whole,
+            evaluation.begin(),
+            termination.requested,
+            interrupts=termination.interrupts,
+        )
         if isinstance(found, EvaluationProgress):
             log.info("evaluation-broken-off", **self._how_far(found, evaluation))
             self._stop(termination, found)
@@ -144,7 +208,13 @@ class TrainingLoop:
         self.reporter.stage(Stage.EVALUATING, self.step)
         begin = evaluation.begin(broken_off)
         log.info("evaluation-resumed", **self._how_far(begin, evaluation))
-        found = evaluation.run(self.state, begin, termination.requested, note.update)
+        found = evaluation.run(
+            self.held.whole,
+            begin,
+            termination.requested,
+            lambda progress, _: note.update(progress),
+            termination.interrupts,
+        )
         if isinstance(found, EvaluationProgress):
             log.info("evaluation-broken-off", **self._how_far(found, evaluation))
             note.write(found)
@@ -161,8 +231,7 @@ class TrainingLoop:
         self.metrics.evaluated(self.step, loss)
         self.evaluated = self.step, loss
         self.reporter.stage(Stage.TRAINING, self.step)
-        if self.host_time is not None:
-            self.host_time.start_over()
+        self._start_over()
 
     def _how_far(self, progress: EvaluationProgress, evaluation: Evaluation) -> dict[str, int]:
         done, batches = progress.next_batch, evaluation.num_batches
@@ -180,46 +249,49 @@ class TrainingLoop:
         if self.snapshots is not None and self.snapshots.due(self.step):
             position = self.batches.get_state()
             written = partial(self.metrics.flush, self.in_flight.pending)
-            self.snapshots.take(self.state, self.step, position, self.in_flight.finite, written)
+            self.snapshots.take(
+                self.held.whole, self.step, position, self.in_flight.finite, written
+            )
         if self.checkpoints.due(self.step):
             self._save()
 
     def _save(self) -> None:
         self.in_flight.drain()
         self._tell_committed(wait=True)
-        if not self.checkpoints.has_failed or self.checkpoints.due(self.step):
+        if not self.checkpoints.is_paused:
             began = time.monotonic()
             self._begin_save()
             if self.save_stalled is not None and not self.checkpoints.has_failed:
                 self.save_stalled(self.step, time.monotonic() - began)
+        self.in_flight.throughput.start_over()
 
     def _save_now(self, evaluation: EvaluationProgress | None = None) -> None:
         """Save this step, unless it is committed already. Return when it is committed and its
         manifest is written."""
         self.in_flight.drain()
         self.reporter.stage(Stage.SAVING, self.step)
-        self._tell_committed(wait=True)
+        self._tell_committed(wait=True, saves_next=True)
         is_due = not self.checkpoints.has(self.step)
         while is_due:
             self.checkpoints.wait_for_next_try()
             self._begin_save(evaluation)
-            self._tell_committed(wait=True)
+            self._tell_committed(wait=True, saves_next=True)
             is_due = self.checkpoints.has_failed and not self.checkpoints.has(self.step)
         self.checkpoints.wait_for_manifest()
 
     def _begin_save(self, evaluation: EvaluationProgress | None = None) -> None:
-        if not self.all_finite(self.state):
-            raise NotFiniteError(
-                f"step {self.step}: NaN or Inf in the parameters or the optimizer's state; "
-                "it is not saved"
+        if not self.all_finite(self.held.whole):
+            raise StateNotFiniteError(
+                f"step {self.step}: its state is not saved, because it holds NaN or Inf in "
+                f"{in_words(not_finite(self.held.whole))}"
             )
         self.metrics.flush()
         loss = self.evaluated[1] if self.evaluated[0] == self.step else None
         position = self.batches.get_state()
-        self.checkpoints.save(self.state, self.step, position, loss, evaluation)
+        self.checkpoints.save(self.held.whole, self.step, position, loss, evaluation)
 
-    def _tell_committed(self, *, wait: bool = False) -> None:
-        step = self.checkpoints.committed(wait=wait)
+    def _tell_committed(self, *, wait: bool = False, saves_next: bool = False) -> None:
+        step = self.checkpoints.committed(wait=wait, saves_next=saves_next)
         if step is not None:
             log.info("checkpoint-committed", step=step, seconds=self.checkpoints.last_save_seconds)
             self.reporter.saved(step, self.checkpoints.last_save_seconds)

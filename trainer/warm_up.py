@@ -48,10 +48,13 @@ class WarmUp:
     accumulation: int
 
     @classmethod
-    def of(cls, params: Path) -> WarmUp:
-        """Prepare to train the config in the file `params`, on the devices of this process."""
+    def of(cls, params: Path) -> WarmUp | None:
+        """Prepare to train the config in the file `params`, on the devices of this process. None:
+        it only evaluates, which nothing is prepared for."""
         text = params.read_text(encoding="utf-8")
         config = parse(yaml.safe_load(text))
+        if config.fit.train_dataloader is None:
+            return None
         data = _file_facts(config)
         num_devices = _num_devices(os.environ)
         adjustments = Adjustments.from_environment()
@@ -94,7 +97,7 @@ def _num_devices(environ: Mapping[str, str]) -> int | None:
 
 def _file_facts(config: TrainerConfig) -> _FileFacts:
     """Return path, modification time and size of each file of training data."""
-    patterns = config.fit.train_dataloader.paths
+    patterns = config.fit.decisive.paths
     files = [file for pattern in patterns for file in matching_files(pattern)]
     return [(str(file), (status := file.stat()).st_mtime_ns, status.st_size) for file in files]
 
@@ -102,8 +105,8 @@ def _file_facts(config: TrainerConfig) -> _FileFacts:
 def _rehearse(setup: TrainingSetup) -> None:
     """Do one step, one save and one restore of zeros; also a snapshot, if the config asks for
     them."""
-    spec, position = setup.spec, setup.batches().get_state()
-    state, metrics = setup.train_step.result()(_zeros(spec.abstract), _zeros(setup.tokens))
+    spec, position = setup.spec, setup.data().batches.get_state()
+    state, metrics = setup.compiled_step()(_zeros(spec.abstract), _zeros(setup.tokens))
     if spec.config.checkpoint.snapshot is not None:
         memory = os.memfd_create("rehearsal")
         snapshots = SnapshotWriter(memory, 1, spec, WorkerLog().warn)

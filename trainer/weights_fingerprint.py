@@ -34,6 +34,12 @@ def weights_fingerprint(tree: Any) -> str | None:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
+def lanes_of(arrays: list[jax.Array]) -> jax.Array:
+    """Return a digest of `arrays` as an array [lanes], uint32, inside a jitted function."""
+    sums = [_mixed(lanes ^ jnp.uint32(index)) for index, lanes in enumerate(_sums(arrays))]
+    return jnp.sum(jnp.stack(sums), axis=0, dtype=jnp.uint32)
+
+
 @jax.jit
 def _sums(arrays: list[jax.Array]) -> list[jax.Array]:
     """Return the sums of each array's numbers, mixed with their places: [lanes], uint32."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from .worker import OurFrames
+    from .written import OurFrames
 
 _WAITS = "sigwait", "sigwaitinfo", "sigtimedwait"
 

@@ -50,7 +50,14 @@ def prepare():  # type: () -> None
     except Exception as error:
         run_plainly("it cannot be set up (" + type(error).__name__ + ")")
     if run is None:
-        run_plainly("its main file cannot be read as source code")
+        why = "its main file cannot be read as source code"
+        try:
+            os.stat(sys.argv[1])
+        except (FileNotFoundError, NotADirectoryError):
+            why = "its main file is missing"
+        except OSError:
+            pass  # Python itself says why it cannot open the file
+        run_plainly(why)
     else:
         package.run = run  # type: ignore[attr-defined]
         run.clear_main()

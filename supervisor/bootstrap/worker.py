@@ -8,28 +8,26 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import faulthandler
 import os
-import stat
 import sys
 
 from .environment_watch import EnvironmentWatch, ExpectedChanges
 from .import_watch import ImportWatch
 from .sigterm import SignalModuleWrapper
-from .written import NATIVE_WRITERS, WrittenPaths
+from .written import PROGRESS_FD, OurFrames, WrittenPaths, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType, TracebackType
+    from types import ModuleType
     from typing import Any
 
     from ..protocol.failure_record import FailureRecord
+    from .jax_preemption import PreemptionWatch
     from .monitoring import Monitor
     from .orbax_saving import SaveOnSigterm
 
 # Copied from `protocol.environment`, whose imports would slow down every start of a program.
 FAILURE_FILE = "SUPERVISE_FAILURE_FILE"
-PROGRESS_FD = "SUPERVISE_PROGRESS_FD"
-PROGRESS_PIPE = "SUPERVISE_PROGRESS_PIPE"
 MODULES_FILE = "SUPERVISE_MODULES_FILE"
 RANK = "SUPERVISE_RANK"
 STANDBY = "SUPERVISE_STANDBY"
@@ -37,33 +35,7 @@ STACKS_FILE = "SUPERVISE_STACKS_FILE"
 SAVE_ON_SIGTERM = "SUPERVISE_SAVE_ON_SIGTERM"
 STACKS_LINE = b'{"v":1,"kind":"stacks"}\n'
 SIGTERM_LINE = b'{"v":1,"kind":"sigterm"}\n'
-
-
-class OurFrames:
-    """Context manager that removes the bootstrap's traceback entries from an exception."""
-
-    def __init__(self, ours: str) -> None:
-        """`ours` is the bootstrap's directory."""
-        self._ours = ours
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self.forget(error)
-
-    def forget(self, error: BaseException) -> None:
-        """Remove the bootstrap's entries from the traceback of `error`."""
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(self._ours):
-            trace = trace.tb_next
-        error.__traceback__ = trace
+SIGTERM_KEPT_LINE = b'{"v":1,"kind":"sigterm_kept"}\n'
 
 
 class SupervisedWorker:
@@ -82,6 +54,7 @@ class SupervisedWorker:
         self._import_watch = ImportWatch()
         self._monitor: Monitor | None = None
         self._saving: SaveOnSigterm | None = None
+        self._preemption: PreemptionWatch | None = None
         self._sigterm_reported = False
 
     @property
@@ -98,17 +71,18 @@ class SupervisedWorker:
             if not faulthandler.is_enabled():  # else a person wants its output on standard error
                 faulthandler.enable(descriptor, all_threads=True)
             os.register_at_fork(after_in_child=_unregister_stack_dumps)
-            _say(STACKS_LINE)
+            say(STACKS_LINE)
         self._environment.begin()
         signals = SignalModuleWrapper(self.report_sigterm, self.frames)
         self.when_imported("signal", signals.watch)
         self.when_imported("jax.monitoring", self._watch_jax)
         self.when_imported("jax._src.clusters", self._register_cluster)
+        self.when_imported("jax._src.distributed", self._watch_preemption)
         self.when_imported("tunix", self._watch_tunix)
         if os.environ.get(SAVE_ON_SIGTERM):
             orbax_saving = self._import("bootstrap.orbax_saving")
             self._saving = orbax_saving.SaveOnSigterm(
-                lambda: self.is_here, self.frames, signals.replace_default, _say
+                lambda: self.is_here, self.frames, signals.replace_default, say
             )
             self.when_imported("orbax.checkpoint.checkpoint_manager", self._saving.watch)
 
@@ -120,10 +94,13 @@ class SupervisedWorker:
         """Report, once, that the program got SIGTERM, or that jax told it of one."""
         if not self.is_here:
             return
-        if not self._sigterm_reported:
-            self._sigterm_reported = _say(SIGTERM_LINE)
+        self._say_sigterm()
         if self._saving is not None:
             self._saving.on_sigterm()
+
+    def _say_sigterm(self) -> None:
+        if self.is_here and not self._sigterm_reported:
+            self._sigterm_reported = say(SIGTERM_LINE)
 
     def report_agreed_stop(self) -> None:
         """Report that jax has told all processes of the program to save and stop."""
@@ -155,9 +132,12 @@ class SupervisedWorker:
 
     def report_end(self, record: FailureRecord | None) -> None:
         """Save `record`, by which the program has ended (None: it succeeded), and report the last
-        step."""
+        step, and whether jax has kept every SIGTERM to itself."""
         if record is not None:
             self.save(record)
+        kept = self._preemption is not None and self._preemption.has_begun
+        if kept and self.is_here and not self._sigterm_reported:
+            say(SIGTERM_KEPT_LINE)
         if self._monitor is not None and self.is_here:
             self._monitor.report_end(record.stage if record is not None else None)
 
@@ -165,19 +145,9 @@ class SupervisedWorker:
         """Report from now on what the program writes that may be a checkpoint."""
         if PROGRESS_FD not in os.environ:
             return
-        paths = WrittenPaths(_say, lambda: self.is_here)
+        paths = WrittenPaths(say, lambda: self.is_here)
         sys.addaudithook(paths)
-        for module, name, index, key in NATIVE_WRITERS:
-            self.when_imported(module, self._writer_watch(paths, name, index, key))
-
-    def _writer_watch(
-        self, paths: WrittenPaths, name: str, index: int, key: str
-    ) -> Callable[[ModuleType], None]:
-        def watch(module: ModuleType) -> None:
-            if self.is_here and hasattr(module, name):
-                paths.watch_writer(module, name, index, key, self.frames)
-
-        return watch
+        paths.watch_native_writers(self.when_imported, self.frames)
 
     def _watch_jax(self, monitoring: ModuleType) -> None:
         if not self.is_here:
@@ -191,6 +161,15 @@ class SupervisedWorker:
             self._monitor = monitor
         except Exception:
             return
+
+    def _watch_preemption(self, distributed: ModuleType) -> None:
+        try:
+            jax_preemption = self._import("bootstrap.jax_preemption")
+            watch: PreemptionWatch = jax_preemption.PreemptionWatch(self._say_sigterm)
+            watch.watch(distributed)
+            self._preemption = watch
+        except Exception:
+            return  # another version of jax: a SIGTERM that it took counts as heard
 
     def _register_cluster(self, clusters: ModuleType) -> None:
         try:
@@ -206,7 +185,7 @@ class SupervisedWorker:
             resume = self._import("bootstrap.tunix_resume")
         except Exception:
             return
-        check = resume.ResumeCheck(lambda: self.is_here, self.frames, _say)
+        check = resume.ResumeCheck(lambda: self.is_here, self.frames, say)
         self.when_imported("qwix", check.watch_qwix)
         self.when_imported("tunix.sft.peft_trainer", check.watch_trainer)
         self.when_imported("tunix.rl.rl_learner", check.watch_learner)
@@ -258,20 +237,6 @@ def own_reports() -> tuple[str | None, int | None]:
         return None, None
     stage, step = current()
     return stage, step
-
-
-def _say(line: bytes) -> bool:
-    """Write `line` to the progress pipe; False: this process has none, or the write failed."""
-    try:
-        descriptor = int(os.environ.get(PROGRESS_FD, ""))
-        status = os.fstat(descriptor)
-        identity = f"{status.st_dev}:{status.st_ino}"
-        if stat.S_ISFIFO(status.st_mode) and identity == os.environ.get(PROGRESS_PIPE):
-            os.write(descriptor, line)
-            return True
-    except (ValueError, OSError):
-        pass
-    return False
 
 
 def _unregister_stack_dumps() -> None:

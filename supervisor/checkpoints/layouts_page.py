@@ -36,6 +36,8 @@ These write a step under its final name. A step that was cut off by a kill has t
 
 * **Closed while alive.** The supervisor sees, while all workers live, that no process has a file of the step open for
   writing any more. What it did not see before the attempt ended counts only if all workers exited with code 0.
+  After a SIGTERM, a shell proves nothing, whatever its exit code: every program that ran below it must live while the
+  step is looked at, or have exited with code 0. How a program ended that its shell has outlived, Linux tells since 6.15.
 * **Complete.** What the format says of its own size agrees with the file, as the table says. The first bytes of a file
   tell its format, also where the suffix is that of another one: `ckpt_100.ckpt` may hold msgpack or a pickle.
 
@@ -75,7 +77,7 @@ A folder with files of your own (`step_100/params.npz`, `step_100/opt.npz`) does
 name: nothing in it says that it is whole. Write `commit_success.txt` into it last, before the rename if there is one.
 
 If a program saves and nothing is seen, run.log says so once (`checkpoints-unseen`), at the latest when the budget is
-spent.
+spent. If the job fails later without any checkpoint, the advice at the end repeats it.
 
 ## Your own layout
 

@@ -32,6 +32,9 @@ _HINTS = {
 class Parser(argparse.ArgumentParser):
     """argparse's parser with hints, and with the exit code of sysexits.h for wrong usage (64)."""
 
+    instead: str = ""
+    """What to type, if the word for what to do is missing or none that there is; empty: no such
+    word is needed. {word} stands for what is there in its place."""
     _words: Sequence[str] = ()
     """The words that it was given last."""
 
@@ -42,7 +45,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print how the verb is used and what is wrong, and exit with 64."""
-        self.print_usage(sys.stderr)
+        match = _INVALID.match(message)
+        if self.instead and (match or "required: action" in message) and not self._nearest(message):
+            word = match[1] if match else "MODEL_DIR"
+            message = self.instead.replace("{word}", shlex.quote(word))
+        else:
+            self.print_usage(sys.stderr)
         if message.endswith(f"required: {_CONFIG}"):
             message += hint_of_config(self.prog, self._words)
         meant = (word for word in _HINTS if re.search(rf"(?<![\w-]){word}(?!\w)", message))
@@ -179,14 +187,19 @@ _MODEL_DIR = "the directory of the job, or its URI in a bucket"
 _ON_DISK = "the directory of the job, on a disk"
 
 
-def add_model_dir(parser: Parser, *, optional: bool = False, on_disk: bool = False) -> None:
+def add_model_dir(
+    parser: Parser, *, optional: bool = False, running: bool = False, on_disk: bool = False
+) -> None:
     """Add the model_dir of a job: a folder, or a place in a bucket.
 
+    `optional`: the verb takes `found_jobs.chosen_job` where none is given; if `running`,
+    `found_jobs.only_running_job`.
     `on_disk`: the verb refuses a bucket, so its help names a folder alone.
     """
     told = _ON_DISK if on_disk else _MODEL_DIR
     if optional:
-        told += "; default: the job at or below the working directory that was written last"
+        which = "the only job that runs" if running else "the job that was written last"
+        told += f"; default: {which} at or below the working directory"
     parser.add_argument(
         "model_dir",
         nargs="?" if optional else None,

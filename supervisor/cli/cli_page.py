@@ -51,13 +51,14 @@ _MORE: Mapping[str, str] = {
     "also a program, script or `env_file` that is not on this machine, a model_dir that cannot be written, and a bucket "
     "that does not answer. A secret store is not asked. It also warns of what is probably a mistake: a pipe without a "
     "shell, a `success.step` where nothing tells steps, a command in which a hang cannot be noticed. For our trainer it also "
-    "looks at the first record of each data file. At its end is the ladder. `--aot` is for another "
+    "looks at the first records of the data, some megabytes of each dataloader. At its end is the ladder. `--aot` is for another "
     "machine and looks at nothing of this one; it needs `pip install '.[aot]'`.",
     "doctor": "Each line is a check: `ok`, `note` (it limits something) or `WRONG` (it would hurt a job), and below it what to do. "
     "It exits with 1 if something is wrong, else with 0. It looks at limits, signals, the cgroup, the clock, `/dev/null`, "
     "`/tmp` and libtpu's lock file. Of a config it says what `supervise run` would refuse or warn of. Of a model_dir it looks at "
     "room, inodes, file system, owner, and whether a file can be written, synced and renamed; in a bucket, whether an object "
-    "can be written and read with its generation. Of a job it says where it stands, and which standby waits.\n\n"
+    "can be written and read with its generation. Of a job it says where it stands, which standby waits, and what room there "
+    "is where its checkpoints were found, if that is another file system.\n\n"
     "A child process asks the interpreter that would run the program for its versions, and jax for the devices. It computes "
     "on each of them. It opens no TPU or GPU that another process has open: it names the process instead.\n\n"
     "It works beside a running job, and what it writes it removes at once. Each check has a time limit. `--json` prints an object "
@@ -83,7 +84,14 @@ _MORE: Mapping[str, str] = {
     "Ctrl-C. In a terminal each picture takes the place of the last one. Elsewhere one is printed, and with `--json` an object "
     "in one line, when more has changed than steps, rates and ages.\n\n"
     "`--json` prints where the job stands as keys; `live` is null, or has `step`, `loss`, `loss_not_finite`, `steps_per_second`, `eta_seconds`, "
-    "`max_steps` and `age_seconds`. `failure` is the last failure, and `failures` are the last three, the newest first.",
+    "`data_wait`, `mfu`, `step_at` (when the step was reported), "
+    "`max_steps` and `age_seconds`. `failure` is the last failure, and `failures` are the last three, the newest first. `loss_spikes` "
+    "are the newest losses of the job that stand out, phase by phase and by step, each with `phase`, `step`, `loss`, `usual` (the median of those before it) and "
+    "`bound` (the highest that would have been usual). `stragglers` are the ranks of the latest attempt that keep the others "
+    "waiting, each with `rank`, `host`, and the seconds of the host's part of a step: its own (`seconds`), those of the others "
+    "(`peers`), and of the whole step (`step_seconds`). `config_change` is the last change of the config: the attempt that ended "
+    "before it (`after_attempt`), what stood and stands at the changed keys (`keys`), and how many more changed (`others`); null: there "
+    "was none.",
     "explain": "It reads the journal, and the output of the attempt where it is kept, also while the job runs and in a bucket. It "
     "prints how each rank ended, the root cause, every rule that matches in order and why the first one won, what was charged, "
     "what was decided, and what else could have been: each *if* is decided by the code that decides for a job. "
@@ -103,7 +111,9 @@ _MORE: Mapping[str, str] = {
     "supervisor looks for requests every 5 s (in a bucket: every minute at most), and ends with 79, so that no service "
     "manager starts it again. The next run of the same command goes on. The command ends with 74 if the supervisor is killed "
     "before it has ended the job. Ctrl-C ends only the wait. Where the job stops already, it is not asked again: the save keeps "
-    "its time.",
+    "its time.\n\n"
+    "Without MODEL_DIR it takes the only job that runs at or below the working directory. Where several run, it stops none and "
+    "names them (64).",
     "restart": "The supervisor looks for requests every 5 s (in a bucket: every minute at most). `run.log` and the journal "
     "say who asked. The command ends with 74 if the supervisor ends before a fresh attempt runs. Ctrl-C ends only the wait.",
     "replay": "Only for jobs of our trainer. Without `--step` it takes the step at which the last failure came. Each step that is run "

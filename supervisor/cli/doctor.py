@@ -198,7 +198,8 @@ def _of_machine(redact: Callable[[str], str]) -> Iterator[Check]:
 def _place_findings(model_dir: Path | Uri, job: ExaminedJob) -> Iterator[Finding]:
     """Yields what the checks of model_dir find. One that does not answer ends them, and so does a
     bucket that cannot be used: the next ones would only wait for the same."""
-    for check in (*_of_place(model_dir), Check(JOB, job.look, _READING)):
+    of_job = Check(JOB, job.look, _READING), Check(disk_check.DISK, job.checkpoints)
+    for check in (*_of_place(model_dir), *of_job):
         found = list(findings_of([check]))
         yield from found
         unusable = check.name == bucket_check.BUCKET and _are_wrong(found)

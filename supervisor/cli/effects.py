@@ -14,6 +14,7 @@ from supervisor.core.remediation import CAPACITY_WAITS, STORAGE_WAITS
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.outcome import Charge, Verdict
 from supervisor.diagnosis.rules import FULL_DISK_RULES, Rule, rules_for_jobs_in_a_store
+from supervisor.diagnosis.rules.hardware import SILENT_CORRUPTION
 from supervisor.diagnosis.rules.rule import Compared
 
 ENDS_AT_ONCE = "no, ends at once"
@@ -76,6 +77,8 @@ _VERDICTS: Mapping[str, str] = {
     "guess": "Verdict: FATAL, a guess. One more attempt is made. If the same failure comes again, it ends the job with exit "
     "code 70.",
     "RESTART": "Verdict: RESTART. The next attempt goes on from the newest committed checkpoint.",
+    "checked": "Verdict: RESTART. The next attempt goes on from the newest checkpoint after which a check passed: newer ones "
+    "are moved aside.",
     "POLICY": "Verdict: POLICY, a cause with a treatment of its own. The next attempt goes on from the newest committed "
     "checkpoint.",
 }
@@ -117,6 +120,8 @@ class Kind:
     blames_host: bool = False
     waits_for_store: bool = False
     makes_room: bool = False
+    is_corruption: bool = False
+    """Whether it goes back to a checkpoint after which a check passed."""
 
 
 def kind_of_rule(rule: Rule) -> Kind:
@@ -134,6 +139,7 @@ def kind_of_rule(rule: Rule) -> Kind:
         and rule.charge is Charge.RESTARTS
         and not rule.victim,
         makes_room=rule.name in FULL_DISK_RULES,
+        is_corruption=rule.name == SILENT_CORRUPTION,
         waits_for_store=in_a_store.store_trouble_is_free and not rule.from_config,
     )
 
@@ -158,7 +164,7 @@ def effects(kind: Kind) -> Iterator[str]:
     if kind.verdict is Verdict.FATAL:
         yield _VERDICTS["certain" if kind.certain else "guess"]
     else:
-        yield _VERDICTS[kind.verdict]
+        yield _VERDICTS["checked" if kind.is_corruption else kind.verdict]
     if not kind.certain:
         yield _CHARGES[kind.charge]
         yield _tried_again(kind)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from supervisor.adapters.stores.journal import DamagedJournalError, JournalError
 from supervisor.cli.job_view import JobView, NoJobError, view
+from supervisor.doctor import disk_check
 from supervisor.doctor.examination import Finding, note, ok, wrong
 from supervisor.doctor.interpreter import Program, recorded_programs
 from supervisor.doctor.job_check import standby
@@ -40,6 +41,13 @@ class ExaminedJob:
         """The programs that the journal names."""
         config = self._view.history.config if self._view is not None else None
         return list(recorded_programs(config or ()))
+
+    def checkpoints(self) -> Iterator[Finding]:
+        """Yields what room there is where the checkpoints of the job were found."""
+        state = self._view.history.state if self._view is not None else None
+        if state is not None and state.checkpoints is not None:
+            model_dir = self._place if isinstance(self._place, Path) else None
+            yield from disk_check.checkpoints(Path(state.checkpoints), model_dir)
 
     def look(self) -> Iterator[Finding]:
         """Yields where the job stands, and what keeps it from going on."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from supervisor.adapters.stores.journal import JournalError
 from supervisor.cli.arguments import Commands, add_model_dir
+from supervisor.cli.config_change import change_before
 from supervisor.cli.explain_text import Explained, account_body, account_lines
 from supervisor.cli.found_jobs import chosen_job
 from supervisor.cli.job_view import (
@@ -17,10 +18,13 @@ from supervisor.cli.job_view import (
     all_transitions,
     print_line,
     run_and_report,
+    spike_notes,
+    unseen_checkpoints,
     view,
 )
 from supervisor.cli.kept_evidence import judged_again
 from supervisor.narrative.attempt_account import Account, account_of, last_that_failed
+from supervisor.narrative.findings import spike_in_words
 from supervisor.protocol.location import Uri
 
 _HERE = Path()
@@ -78,7 +82,11 @@ def explained(job: JobView, place: Path | Uri, attempt: int | None) -> Explained
     kept = None
     if failure is not None:
         kept = judged_again(account, failure, place, job.history.config)
-    return Explained(job.history.state.job, str(place), account, kept, missing)
+    known = account.loss_spikes
+    spikes = (note for spike, note in spike_notes(job, place) if spike not in known)
+    notes = (*unseen_checkpoints(job), *spikes)
+    change = change_before(job.history.past, account.attempt)
+    return Explained(job.history.state.job, str(place), account, kept, missing, notes, change)
 
 
 def _account(job: JobView, place: Path | Uri, attempt: int | None) -> tuple[Account, str]:
@@ -108,7 +116,9 @@ def _sure(found: Account | None, job: JobView, attempt: int | None) -> Account:
         return found
     last = job.history.state.attempt
     if attempt is None:
-        raise NoJobError(f"no attempt of this job has failed ({last} so far)")
+        spikes = "; ".join(map(spike_in_words, job.history.state.loss_spikes))
+        told = f". Yet: {spikes}. `supervise status` says how to replay that" if spikes else ""
+        raise NoJobError(f"no attempt of this job has failed ({last} so far){told}")
     if attempt == last and job.history.state.exit_code is None:
         raise NoJobError(
             f"attempt {attempt} has not ended: `supervise status` says where it stands"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from supervisor.cli.config_change import changed_key_lines
 from supervisor.cli.explained import change_lines, comparison, error_lines, explanation_body
 from supervisor.cli.kept_evidence import Kept
 from supervisor.cli.recipes import OWN_CODES
@@ -15,6 +16,7 @@ from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.outcome import Charge
 from supervisor.diagnosis.rules import NOT_FINITE
 from supervisor.files.attempts import attempt_folder
+from supervisor.history.past import ConfigChange
 from supervisor.narrative.alternatives import (
     Alternative,
     alternatives,
@@ -24,7 +26,14 @@ from supervisor.narrative.alternatives import (
 from supervisor.narrative.attempt_account import Account, Count
 from supervisor.narrative.ends import AttemptEnd
 from supervisor.narrative.event_line import count
-from supervisor.narrative.failure_text import certainty, place_of_failure, record
+from supervisor.narrative.failure_text import (
+    certainty,
+    place_of_failure,
+    rank_in_words,
+    record,
+    torn_in_words,
+)
+from supervisor.narrative.findings import advice_at_end, spike_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,11 @@ class Explained:
     """None: it did not fail, so no rule decided."""
     missing: str
     """Which older records of the journal could not be read, and why; empty: none is missing."""
+    notes: tuple[str, ...] = ()
+    """What else people are told of the job: losses of other attempts that stand out, and what does
+    not count as a checkpoint."""
+    config_change: ConfigChange | None = None
+    """What was changed in the config before it; None: nothing, or it is not known any more."""
 
 
 # --- for people ----------------------------------------------------------------------------------
@@ -72,7 +86,10 @@ def account_lines(it: Explained) -> Iterator[str]:
         yield from _indented(_alternatives(account))
     if failure is not None and account.end is AttemptEnd.FAILED:
         yield ""
-        yield f"what to do: {failure.advice}"
+        yield f"what to do: {advice_at_end(failure, account.settled.after, account.policy)}"
+    if it.notes:
+        yield ""
+        yield from it.notes
 
 
 def _indented(lines: Iterator[str]) -> Iterator[str]:
@@ -105,7 +122,8 @@ def _evidence(it: Explained) -> Iterator[str]:
     elif not account.exits:
         yield "the exits of the ranks are not in the journal"
     if failure is not None:
-        yield f"root cause (rank {failure.rank}): {failure.root_cause}{place_of_failure(failure)}"
+        rank = rank_in_words(failure, account.ended.before.ladder.hosts(account.limits))
+        yield f"root cause ({rank}): {failure.root_cause}{place_of_failure(failure)}"
     yield f"last stage: {account.stage or 'none was reported'}"
     if isinstance(event, WorkersGone):
         how = " (recognised in its output: it proves nothing)" if event.step_recognised else ""
@@ -113,6 +131,10 @@ def _evidence(it: Explained) -> Iterator[str]:
         yield f"last completed step: {step}{how}"
         newest = "none" if event.committed is None else f"step {event.committed}"
         yield f"newest checkpoint at its end: {newest}"
+        if event.torn is not None:
+            yield torn_in_words(event.torn)
+    yield from map(spike_in_words, account.loss_spikes)
+    yield from changed_key_lines(it.config_change)
     directory = account.ended.before.directory
     yield f"its files: {it.place}/{directory}/{attempt_folder(account.attempt)}"
 
@@ -284,6 +306,8 @@ def account_body(it: Explained) -> dict[str, Any]:
             "step": ended.step if ended is not None else None,
             "step_recognised": ended.step_recognised if ended is not None else False,
             "committed": ended.committed if ended is not None else None,
+            "loss_spikes": [asdict(each) for each in account.loss_spikes],
+            "config_change": asdict(it.config_change) if it.config_change is not None else None,
             "directory": f"{account.ended.before.directory}/{attempt_folder(account.attempt)}",
         },
         "failure": record(failure) if failure is not None else None,

@@ -16,6 +16,7 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.gang.gang_record import RecordPlace
 from supervisor.gang.launcher import Launcher, find_ray
 from supervisor.gang.which_host import place_of
+from supervisor.host.gang_config import digest_of
 
 _MARGIN = 5
 """Seconds for the leader to notice that a host is drained."""
@@ -66,7 +67,9 @@ def run(options: Namespace) -> int:
     grace = math.ceil(job.phases[0].init.autorestart.grace_period) + _MARGIN
     try:
         record = RecordPlace(job.shown_model_dir)
-        return Launcher(place, record, _leader(options), ray, grace, job.exit_codes).work()
+        config = digest_of(job.source.data)
+        leader, codes = _leader(options), job.exit_codes
+        return Launcher(place, record, leader, ray, grace, codes, config).work()
     except ImportError as error:
         return _mapped(job, complain(ExitCode.INVALID_CONFIG, str(error)))
     except OSError as error:

@@ -41,13 +41,19 @@ from supervisor.goodput.wall_time import Goodput
 from supervisor.history.archive import is_segment
 from supervisor.host.identity import Identity
 from supervisor.narrative.device_text import unit
+from supervisor.narrative.findings import replay_in_words, spike_in_words
 from supervisor.narrative.standing import Standing, standing
 from supervisor.ports import Objects, Transition
 from supervisor.protocol.location import Uri
+from supervisor.protocol.loss_spikes import LossSpike
 from supervisor.protocol.messages import printable
 
 _LOOKS, _PAUSE = 5, 0.1
 """How often, and after how many seconds, the state of a process must be the same to be told."""
+
+
+_SPIKES_SHOWN = 3
+"""Losses that stand out which are told: the newest."""
 
 
 class NoJobError(ValueError):
@@ -273,3 +279,51 @@ def quarantined(state: JobState, phase: PhasePolicy) -> Iterator[str]:
         except (ValueError, OverflowError, OSError):  # a time that no supervisor wrote
             when = f"{entry.until + state.epoch:g}"
         yield f"in quarantine until {when}{over}: {unit(phase)} {entry.unit}: {entry.reason}"
+
+
+def phase_of(job: JobView) -> str:
+    """Returns the name of the present phase."""
+    return job.policy.phases[job.history.state.phase].name
+
+
+def spikes_of(job: JobView) -> list[tuple[str, LossSpike]]:
+    """Returns the losses of the job that stand out, each with the name of its phase, the newest
+    last: as many as the state and the past remember."""
+    state = job.history.state
+    names = {phase: each.name for phase, each in enumerate(job.policy.phases)}
+    present = [(state.phase, spike) for spike in state.loss_spikes]
+    earlier = [(each.phase, each.spike) for each in job.history.past.loss_spikes]
+    if present:  # those of an earlier run of this phase are of steps that were run again
+        earlier = [(phase, spike) for phase, spike in earlier if phase != state.phase]
+    return [(names[phase], spike) for phase, spike in (*earlier, *present) if phase in names]
+
+
+def unseen_checkpoints(job: JobView) -> Iterator[str]:
+    """Yields why nothing that the program saves counts as a checkpoint, where that is known."""
+    told, state = job.told, job.history.state
+    if told is None or told.attempt != state.attempt or state.newest is not None:
+        return
+    if told.checkpoints_unseen is not None:
+        yield f"note: {told.checkpoints_unseen}"
+
+
+def spike_notes(job: JobView, place: Path | Uri) -> list[tuple[LossSpike, str]]:
+    """Returns the newest losses that stand out, each with what people are told of it: which it is,
+    and how to look into it."""
+    is_one = len(job.policy.phases) == 1
+    notes = []
+    for phase, each in spikes_of(job)[-_SPIKES_SHOWN:]:
+        replay = replay_command(job, place, phase, each.step)
+        said = spike_in_words(each, "" if is_one else phase)
+        notes.append((each, f"note: {said}{f': {replay}' if replay is not None else ''}"))
+    return notes
+
+
+def replay_command(
+    job: JobView, place: Path | Uri, phase: str, step: int | str | None = None
+) -> str | None:
+    """Returns the command that runs `step` of `phase` again, for a shell; see `replay_in_words`.
+    None: `supervise replay` refuses a command, and a job in a bucket."""
+    if not isinstance(place, Path):
+        return None
+    return replay_in_words(shlex.quote(str(place)), job.policy, phase, step)

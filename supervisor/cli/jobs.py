@@ -38,7 +38,11 @@ def add_parser(commands: Commands) -> None:
 def run(options: Namespace) -> int:
     """List the jobs; returns the exit code."""
     folder: Path = options.folder
-    if not folder.is_dir():
+    try:
+        is_folder = folder.is_dir()
+    except OSError as error:
+        return complain(ExitCode.USAGE, f"{folder}: {error.strerror}: name the folder to search")
+    if not is_folder:
         return complain(ExitCode.USAGE, f"{folder} is no folder: name the one to search")
     found, code = list[dict[str, Any]](), 0
     for place in sorted(jobs_below(folder)):

@@ -81,7 +81,7 @@ def judged_again(
         kept.from_journal = True
         ranks = (_rank_of_journal(account, failure),)
         kept.logs = ["the journal"] * _world_size(ranks)
-    evidence = Evidence(ranks, committed=None, host=_host_facts(failure))
+    evidence = Evidence(ranks, host=_host_facts(failure))
 
     def warn(notice: Notice) -> None:
         kept.warnings.append(str(notice))

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from supervisor.files.live_status import LiveStatus
 from supervisor.goodput.goodput_text import duration
+from supervisor.narrative.findings import use_in_words
 
 
 def seconds_since(at: datetime) -> float:
@@ -14,7 +15,8 @@ def seconds_since(at: datetime) -> float:
 
 
 def progress_text(live: LiveStatus) -> str:
-    """Returns how far the attempt has come and how fast; "": it has reported no step."""
+    """Returns how far the attempt has come, how fast, and how long ago its last step was; "": it
+    has reported no step."""
     now = live.live
     if now.step is None:
         return ""
@@ -28,4 +30,7 @@ def progress_text(live: LiveStatus) -> str:
         parts.append(f"loss {now.loss:.4f}")
     if now.loss_not_finite:
         parts.append("loss NaN or Inf")
-    return f"{', '.join(parts)} ({duration(seconds_since(live.time))} ago)"
+    if now.data_wait is not None:
+        parts.append(use_in_words(now.data_wait, now.mfu))
+    age = f" ({duration(seconds_since(now.step_at))} ago)" if now.step_at is not None else ""
+    return f"{', '.join(parts)}{age}"

@@ -17,6 +17,10 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "quarantine", help="list or clear the devices and hosts that a job does not use"
     )
+    parser.instead = (
+        "say what to do: `supervise quarantine list {word}` prints which devices and hosts the job "
+        "does not use, `supervise quarantine clear {word}` lets it use them again"
+    )
     actions = parser.add_subparsers(dest="action", required=True, parser_class=Parser)
     add_model_dir(actions.add_parser("list", help="print which, why and for how long"))
     clear = actions.add_parser("clear", help="let the job use them again")

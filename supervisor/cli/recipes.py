@@ -41,7 +41,7 @@ OWN_CODES: Mapping[str, tuple[Failure, ...]] = {
         immovable_checkpoint(7, PermissionError(EPERM, "Operation not permitted")),
     ),
     "host-lost": (
-        no_hosts_failure(4, 3),
+        no_hosts_failure("3 of 4 hosts are ready"),
         host_lost_failure(_UNJUDGED, "host-3", "it does not answer"),
     ),
     "success-file": (store_failure(TimeoutError("the bucket does not answer"), _ENDED),),

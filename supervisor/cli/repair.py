@@ -41,6 +41,7 @@ from supervisor.files.segments import ARCHIVE, DAMAGED, JOURNAL, SUFFIX, TORN, S
 from supervisor.history.archive import is_segment
 from supervisor.host.outlet import say_on_stderr
 from supervisor.model_dir_ownership import Exclusion, keep_supervisors_out
+from supervisor.owners_on_record import JournaledOwners
 from supervisor.ports import MAX_OBJECT, Objects, Storage
 from supervisor.protocol.location import Uri
 from supervisor.repair import highest_attempt
@@ -102,7 +103,8 @@ def _in_folder(place: Path, exclusion: Exclusion | None) -> str | None:
     if not any(name in (JOURNAL, ARCHIVE) or is_phase_folder(name) for name in files.names("")):
         raise NoJobError(f"{place} holds no job: it has no journal and no folder of a phase")
     means = exclusion or Exclusion.needed_by(place, in_bucket=False)
-    with keep_supervisors_out(place, means, lambda text: print(text, file=sys.stderr)) as check:
+    record = JournaledOwners(place, None, had_lease=means.lease is not None)
+    with keep_supervisors_out(place, means, say_on_stderr, record) as check:
         return repair_journal(files, datetime.now(UTC), highest_attempt(files), check)
 
 
@@ -111,7 +113,7 @@ def _in_bucket(place: Uri) -> str | None:
     objects = bucket(place)
     if not {ARCHIVE, f"{JOURNAL}{SUFFIX}"} & objects.list("").folders:
         raise NoJobError(f"{place} holds no job: there is no journal in it")
-    with _leased(place) as lease, TemporaryDirectory() as name:
+    with _leased(place, objects) as lease, TemporaryDirectory() as name:
         folder = Path(name)
         there = _copied(objects, folder)
         files = LocalStorage(folder)
@@ -123,7 +125,7 @@ def _in_bucket(place: Uri) -> str | None:
 
 
 @contextmanager
-def _leased(place: Uri) -> Iterator[Lease]:
+def _leased(place: Uri, objects: Objects) -> Iterator[Lease]:
     """Hold the lease of the job in `place`."""
     lease = Lease(
         LeaseObject(bucket(place, _LEASE_BOUND)),
@@ -132,6 +134,7 @@ def _leased(place: Uri) -> Iterator[Lease]:
         on_renewed=lambda seconds: None,
         on_lost=lambda error: None,
         say=say_on_stderr,
+        record=JournaledOwners(Path(), objects, had_lease=True),
     )
     lease.acquire()
     try:

@@ -1,37 +1,41 @@
 """`supervise replay`: runs a step of our trainer again, and shows what happens inside it.
 
-What is run again is decided here, from the journal, the config and the checkpoints; a process of
-`trainer.replay` computes it. Both only read model_dir.
+What is run again is decided here, from the journal, the config and the checkpoints; processes of
+`trainer.replay` compute it (`replay_processes`). Both only read model_dir.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
+import shlex
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, groupby, zip_longest
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.complaints import complain
-from supervisor.cli.job_view import JobView, print_line, run_and_report, view
+from supervisor.cli.job_view import JobView, print_line, run_and_report, spike_notes, view
+from supervisor.cli.replay_processes import ReplayProcesses
 from supervisor.cli.told_failure import failure_that_counts
+from supervisor.config.problems import ConfigError
 from supervisor.core.decisions import StartWorkers
+from supervisor.core.events import DeviceFoundWrong, WorkersGone
 from supervisor.core.exit_codes import ExitCode
+from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.rules import STATE_NOT_FINITE
+from supervisor.diagnosis.rules.hardware import SILENT_CORRUPTION
 from supervisor.engines.launch import Launch
-from supervisor.engines.worker_environment import placement_variables
 from supervisor.files.attempts import attempt_folder
+from supervisor.narrative.device_text import unit
 from supervisor.prepare import Prepared, prepare
-from supervisor.protocol import environment, metrics_file, reading
+from supervisor.protocol import metrics_file, reading, suspect_steps
 from supervisor.protocol.committed import committed_steps
 from supervisor.protocol.location import Uri
 from supervisor.protocol.messages import printable
@@ -42,6 +46,10 @@ _SEQUENCES = 3
 """Sequences of the batch that are shown: those with the highest losses."""
 _TEXT = 300
 """Characters of a sequence that are shown."""
+_IN_SHORT = 3
+"""So many steps that are as recorded, one after the other, have one line."""
+_AS_RECORDED = "as recorded"
+_SKIPPED = "its batch is skipped, as in the attempt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,18 @@ class Span:
     """The checkpoint to restore; 0: what the phase starts from."""
     step: int
     """The step to look into."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWrong:
+    """The steps that an attempt computed with a device that was found wrong at the last of them."""
+
+    attempt: int
+    steps: range
+    what: str
+    """The device, in words."""
+    reason: str
+    """What it computed wrongly, in brackets; empty: that is not known."""
 
 
 _AS_A_ONE_PHASE_JOB = ("trainer.start_from=null",)
@@ -76,6 +96,9 @@ def add_parser(commands: Commands) -> None:
         type=int,
         help="run it as this attempt did; without it as the last one, or as the one that failed "
         "if --step is left out, too",
+    )
+    parser.add_argument(
+        "--phase", metavar="NAME", help="the last attempt of this phase, where a job has several"
     )
     parser.add_argument("--pdb", action="store_true", help="stop before the step in the debugger")
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
@@ -121,7 +144,7 @@ def first_difference(
             return None
         if one["step"] != other["step"]:
             return min(one["step"], other["step"]), ["only one of them has this step"]
-        names = sorted((one.keys() | other.keys()) - {"time", "attempt", "phase", "step"})
+        names = sorted((one.keys() | other.keys()) - {*metrics_file.OF_THE_RUN, "phase", "step"})
         told = [
             f"{name}: {one.get(name)} here, {other.get(name)} there"
             for name in names
@@ -211,85 +234,214 @@ def _replay(options: Namespace) -> int:
     if job.told is not None and job.told.directory is not None:
         with suppress(OSError):  # it may be another machine's
             os.chdir(job.told.directory)  # where the paths of the data begin, if they are relative
-    launch = _launch(place, job, attempt_of(options, job))
+    attempt, step = attempt_of(options, job), step_of(options, job)
+    try:
+        launch = _launch(place, job, attempt, debugs=options.pdb)
+    except ConfigError:
+        if isinstance(step, int):
+            raise
+        # the last failure may be that of the data or config: other phases can be run again
+        raise ValueError(_asked(step, job, place, attempt, ())) from None
     checkpoints = _checkpoints(launch)
-    steps = [step for step, _ in committed_steps(checkpoints)]
+    steps = [each for each, _ in committed_steps(checkpoints)]
     last = launch.plan.max_steps
-    wanted = span(_step_of(options, job, steps, last), steps, last)
+    if isinstance(step, str):
+        raise ValueError(_asked(step, job, place, attempt, steps))
+    if options.step is None and last is not None:
+        step = min(step, last)
+    wanted = span(step, steps, last)
     if not options.json:
         print_line(_head(wanted, launch))
     what = (launch.params, checkpoints, wanted.begin, wanted.step)
-    argv = [sys.executable, "-P", "-m", "trainer.replay", *map(str, what)]
-    env = _environment(launch)
+    processes = ReplayProcesses(launch, tuple(map(str, what)))
     if options.pdb:
-        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the debugger alone
-        code = subprocess.run([*argv, "--pdb"], env=env, check=False).returncode
+        code = processes.in_debugger()
         return code if code == ExitCode.CANNOT_WRITE else 0
-    done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, check=False)
-    told = [reading.parse_object(line, "the replay") for line in done.stdout.splitlines()]
+    returned, printed = processes.told()
+    told = [reading.parse_object(line, "the replay") for line in printed.splitlines()]
+    if options.json:
+        print(json.dumps({"v": 1, "begin": wanted.begin, "code": returned, "told": told}))
+    else:
+        _print_report(told, job, place, launch, options.attempt)
+    if not returned:
+        return 0
+    is_damaged = returned == ExitCode.CANNOT_WRITE
+    code = ExitCode.CANNOT_WRITE if is_damaged else ExitCode.FAILED
+    return complain(code, f"the replay ended with {returned}; what it printed is above")
+
+
+def _print_report(
+    told: Sequence[Mapping[str, Any]], job: JobView, place: Path, launch: Launch, named: int | None
+) -> None:
     records = _recorded(place, launch.plan.name)
     recorded = of_same_config(records, _starts(job), launch.attempt)
-    if options.json:
-        print(json.dumps({"v": 1, "begin": wanted.begin, "code": done.returncode, "told": told}))
-    else:
-        for line in report(told, recorded):
-            print_line(line)
-    if not done.returncode:
-        return 0
-    is_damaged = done.returncode == ExitCode.CANNOT_WRITE
-    code = ExitCode.CANNOT_WRITE if is_damaged else ExitCode.FAILED
-    return complain(code, f"the replay ended with {done.returncode}; what it printed is above")
+    wrong = found_wrong(job, launch.attempt)
+    for line in report(told, recorded, named, wrong):
+        print_line(line)
+    for line in doubt(told, recorded, wrong):
+        print_line(line)
 
 
 def report(
-    told: Sequence[Mapping[str, Any]], recorded: Mapping[int, Mapping[str, Any]]
+    told: Sequence[Mapping[str, Any]],
+    recorded: Mapping[int, Mapping[str, Any]],
+    attempt: int | None = None,
+    wrong: FoundWrong | None = None,
 ) -> Iterator[str]:
-    """Yields what a replay has `told`, in lines; `recorded` has what the run measured, by step."""
-    for each in told:
-        if "gradient_norms" in each:
-            yield from _inside(each)
-        elif each.get("skipped"):
-            yield f"step {each['step']}: its batch is skipped, as in the attempt"
+    """Yields what a replay has `told`, in lines; `recorded` has what the run measured, by step.
+    `attempt` is the one that a person has named, if so."""
+
+    def how(one: Mapping[str, Any]) -> str:
+        step = one["step"]
+        of = wrong.attempt if wrong is not None and step in wrong.steps else attempt
+        return _how_recorded(one, recorded.get(step), of)
+
+    *before, last = [each for each in told if "gradient_norms" not in each] or [{}]
+    for way, alike in groupby(before, how):
+        steps = list(alike)
+        if way.startswith(_AS_RECORDED) and len(steps) >= _IN_SHORT:
+            yield _range_line(steps, way)
         else:
-            yield _measured_line(each, recorded.get(each["step"]))
+            yield from (_measured_line(each, way) for each in steps)
+    if last:
+        yield _measured_line(last, how(last))
+    yield from chain.from_iterable(_inside(each) for each in told if "gradient_norms" in each)
 
 
-def _measured_line(told: Mapping[str, Any], recorded: Mapping[str, Any] | None) -> str:
-    names = [name for name in told if name != "step"]
-    numbers = ", ".join(f"{name} {_shown(told[name])}" for name in names)
+def doubt(
+    told: Iterable[Mapping[str, Any]],
+    recorded: Mapping[int, Mapping[str, Any]],
+    wrong: FoundWrong | None,
+) -> Iterator[str]:
+    """Yields whose numbers the steps were held against that a wrong device had computed."""
+    steps = [each["step"] for each in told if "gradient_norms" not in each]
+    steps = [step for step in steps if wrong is not None and step in wrong.steps]
+    if wrong is None or not steps:
+        return
+    first, last = wrong.steps[0], wrong.steps[-1]
+    which = f"step {last}" if first == last else f"steps {first} to {last}"
+    yield (
+        f"note: attempt {wrong.attempt} computed {which} with {wrong.what}, which was found wrong "
+        f"at step {last}{wrong.reason}"
+    )
+    by = sorted(
+        {recorded[step].get("attempt", wrong.attempt) for step in steps if step in recorded}
+    )
+    others = [number for number in by if number != wrong.attempt]
+    if others:
+        named = " and ".join(f"attempt {number}'s" for number in others)
+        them = "it" if first == last else "them"
+        yield (
+            f"note: what is recorded of {them} is {named}, not attempt {wrong.attempt}'s: a replay "
+            "on devices that compute rightly agrees with these numbers"
+        )
+    if wrong.attempt in by:
+        yield (
+            f"note: what is recorded by attempt {wrong.attempt} itself may be wrong: where the "
+            "replay differs, it is right"
+        )
+
+
+def found_wrong(job: JobView, attempt: int) -> FoundWrong | None:
+    """Returns which steps of `attempt` a device computed that was found wrong; None: none, as far
+    as the journal knows."""
+    device, reason = "a device that is not known", ""
+    for transition in job.history.transitions:
+        match transition.event:
+            case DeviceFoundWrong() as found if found.attempt == attempt:
+                phase = job.policy.phases[transition.before.phase]
+                device, reason = f"{unit(phase)} {found.unit}", f" ({found.reason})"
+            case WorkersGone(failure=Failure(rule=rule) as failure) as gone:
+                steps = suspect_steps.suspect_steps(failure.root_cause)
+                if gone.attempt == attempt and rule == SILENT_CORRUPTION and steps:
+                    return FoundWrong(attempt, steps, device, reason)
+    return None
+
+
+def _how_recorded(
+    told: Mapping[str, Any], recorded: Mapping[str, Any] | None, attempt: int | None
+) -> str:
+    """Returns how a step agrees with what the run `recorded` of it."""
+    if told.get("skipped"):
+        return _SKIPPED
     if recorded is None:
-        return f"step {told['step']}: {numbers} (the run has no record of this step)"
-    differs = [name for name in names if name in recorded and told[name] != recorded[name]]
-    how = "as recorded"
+        return "the run has no record of this step"
+    differs = [name for name in told if name in recorded and _bare(told[name]) != recorded[name]]
     if differs:
-        how = ", ".join(f"{name} was {_shown(recorded[name])}" for name in differs)
-        how = f"DIFFERS from the run: {how}"
+        was = ", ".join(f"{name} was {_shown(recorded[name])}" for name in differs)
+        return f"DIFFERS from the run: {was}"
+    if attempt is not None and recorded.get("attempt", attempt) != attempt:
+        return f"{_AS_RECORDED} by attempt {recorded['attempt']}"
+    return _AS_RECORDED
+
+
+def _measured_line(told: Mapping[str, Any], how: str) -> str:
+    if how == _SKIPPED:
+        return f"step {told['step']}: {how}"
+    numbers = ", ".join(f"{name} {_shown(told[name])}" for name in told if name != "step")
     return f"step {told['step']}: {numbers} ({how})"
 
 
-def _shown(number: float | None, digits: str = "") -> str:
-    """Returns a number; null stands for NaN and Inf, which JSON does not have."""
-    return "NaN or Inf" if number is None else f"{number:{digits}}"
+def _range_line(told: Sequence[Mapping[str, Any]], how: str) -> str:
+    first, last = told[0], told[-1]
+    loss = f"loss {_shown(first['loss'])} to {_shown(last['loss'])}"
+    return f"steps {first['step']} to {last['step']}: {loss} (each {how})"
+
+
+def _shown(number: float | str | None, digits: str = "") -> str:
+    """Returns a number as text. In JSON, which has no NaN and no Inf, a replay tells them by name,
+    and the run has null for both."""
+    if number is None:
+        return "NaN or Inf"
+    return number if isinstance(number, str) else f"{number:{digits}}"
+
+
+def _bare(number: Any) -> Any:
+    """Returns a number that a replay has told, as the run records it."""
+    return None if isinstance(number, str) else number
 
 
 def _inside(told: Mapping[str, Any]) -> Iterator[str]:
+    if "instead_of" in told:
+        yield (
+            f"step {told['step']} is the first that gives NaN or Inf: it is looked into in place "
+            f"of step {told['instead_of']}"
+        )
+    if told.get("held_before"):
+        yield (
+            f"before step {told['step']} the state holds NaN or Inf already, so its batch is not "
+            f"the cause: {told['held_before']}"
+        )
+    elif told.get("held_after"):
+        yield f"after step {told['step']} the state holds NaN or Inf: {told['held_after']}"
     norms = ", ".join(
         f"{name} {_shown(norm, '.4g')}" for name, norm in told["gradient_norms"].items()
     )
     yield f"gradient norms: {norms}"
     for name, found in told["activations"].items():
-        bad = f", {found['not_finite']} of them NaN or Inf" if found["not_finite"] else ""
-        least, most = _shown(found["min"], ".4g"), _shown(found["max"], ".4g")
-        yield f"activations of {name}: {least} to {most}{bad}"
+        yield f"activations of {name}: {_extent(found)}"
     sequences = sorted(told["sequences"], key=lambda each: _rank(each["loss"]), reverse=True)
     yield f"batch: {len(sequences)} sequences; those with the highest losses:"
     for each in sequences[:_SEQUENCES]:
         text = printable(each["text"][:_TEXT])
-        yield f"  sequence {each['sequence']}, loss {_shown(each['loss'], '.4g')}: {text}"
+        names = [name for name in each if name not in ("sequence", "text", "records")]
+        numbers = ", ".join(f"{name} {_shown(each[name], '.4g')}" for name in names)
+        yield f"  sequence {each['sequence']}, {numbers}: {text}"
+        if each.get("records"):
+            yield f"    from {printable(', '.join(each['records']))}"
 
 
-def _rank(loss: float | None) -> float:
-    return inf if loss is None else loss
+def _extent(found: Mapping[str, Any]) -> str:
+    """Returns between which numbers the activations of a layer are, and how many are not finite."""
+    bad = f"{found['not_finite']} of them NaN or Inf"
+    if found["min"] == "Inf" or found["max"] == "-Inf":
+        return f"{bad}, none is finite"
+    extent = f"{_shown(found['min'], '.4g')} to {_shown(found['max'], '.4g')}"
+    return f"{extent}, {bad}" if found["not_finite"] else extent
+
+
+def _rank(loss: float | str | None) -> float:
+    return loss if isinstance(loss, float | int) else inf
 
 
 def _head(wanted: Span, launch: Launch) -> str:
@@ -297,34 +449,99 @@ def _head(wanted: Span, launch: Launch) -> str:
     steps = f"step {wanted.step}" if first == wanted.step else f"steps {first} to {wanted.step}"
     start = f"the checkpoint of step {wanted.begin}" if wanted.begin else "the phase's start"
     devices = f", on {launch.devices} devices" if launch.devices is not None else ""
-    return f"replays {steps} from {start}, as attempt {launch.attempt} ran them{devices}"
+    grpo = launch.plan.params["trainer"]["init"].get("grpo", {})
+    number = grpo.get("rollout", {}).get("devices")
+    apart = f", of which the last {number} only make completions" if number else ""
+    return f"replays {steps} from {start}, as attempt {launch.attempt} ran them{devices}{apart}"
 
 
 def attempt_of(options: Namespace, job: JobView) -> int | None:
     """Returns the attempt that is wanted; None: the last one. A failure is looked for where it
-    came: the attempts after it may be in another phase, or skip its batch."""
+    came: the attempts after it may be in another phase, or skip its batch.
+
+    Raises:
+        ValueError: the named phase has none, or not this one.
+    """
+    if options.phase is not None:
+        return _attempt_in_phase(options, job)
     if options.attempt is not None or options.step is not None:
         return None if options.attempt is None else int(options.attempt)
     return job.history.past.last_failed
 
 
-def _step_of(options: Namespace, job: JobView, committed: Sequence[int], last: int | None) -> int:
-    """Returns the step that is wanted, of a phase of `last` steps.
+def _attempt_in_phase(options: Namespace, job: JobView) -> int:
+    names = [phase.name for phase in job.policy.phases]
+    attempts = [each.attempt for each in _starts(job) if names[each.phase] == options.phase]
+    failed = job.history.past.last_failed
+    if options.attempt is not None:
+        attempts = [each for each in attempts if each == options.attempt]
+    elif options.step is None and failed in attempts:
+        return failed
+    if attempts:
+        return attempts[-1]
+    which = "an attempt" if options.attempt is None else f"attempt {options.attempt}"
+    raise ValueError(
+        f"{which} of phase {options.phase!r} is not in the journal (any more). The phases: "
+        f"{', '.join(map(repr, names))}"
+    )
 
-    Raises:
-        ValueError: none is named, and the last failure is of no known step.
-    """
+
+def step_of(options: Namespace, job: JobView) -> int | str:
+    """Returns the step that is wanted; or why none is known: none is named, and the last failure
+    is of no known step."""
     if options.step is not None:
         return int(options.step)
-    failure = failure_that_counts(job.history, job.history.state)
-    if failure is None or failure.step is None:
-        kept = ", ".join(map(str, sorted(committed))) or "none"
-        why = "the job has not failed" if failure is None else "the last failure names no step"
-        raise ValueError(
-            f"{why}: give --step N. Quickest are steps soon after a checkpoint (those of steps "
-            f"{kept})"
-        )
-    return failure.step + 1 if last is None else min(failure.step + 1, last)
+    failure = failure_that_counts(job.history, job.history.state) or _last_of_an_attempt(job)
+    if failure is None:
+        return "the job has not failed"
+    is_elsewhere = (
+        options.phase is not None and attempt_of(options, job) != job.history.past.last_failed
+    )
+    if is_elsewhere:
+        return "the last failure is of another attempt"
+    if failure.step is None:
+        return f"the last failure names no step ({failure.root_cause})"
+    # the step whose state could not be saved was complete
+    return failure.step + (failure.rule != STATE_NOT_FINITE)
+
+
+def _asked(
+    why: str, job: JobView, place: Path, attempt: int | None, committed: Sequence[int]
+) -> str:
+    starts = [each for each in _starts(job) if attempt in (None, each.attempt)]
+    number = starts[-1].phase if starts else job.history.state.phase
+    names = [phase.name for phase in job.policy.phases]
+    return f"{why}: give --step N. {' '.join(choices(job, place, names[number], committed))}"
+
+
+def choices(job: JobView, place: Path, phase: str, committed: Sequence[int]) -> Iterator[str]:
+    """Yields sentences about the steps that can be run again. `committed` are the checkpoints of
+    `phase`, the one that is taken if a person names none."""
+    several = len(job.policy.phases) > 1
+    try:
+        phases = _phases_of(place)
+    except (OSError, ValueError):
+        phases = {}
+    for name, records in phases.items():
+        of = f" of phase {name!r} (--phase {shlex.quote(name)})" if several else ""
+        yield f"There are steps 1 to {max(each['step'] for each in records)}{of}."
+    if phase not in phases:
+        yield f"No step of phase {phase!r} is recorded." if several else "No step is recorded."
+    if committed:
+        kept = ", ".join(map(str, sorted(committed)))
+        of = f" of phase {phase!r}" if several else ""
+        yield f"Quickest are steps soon after a checkpoint; those kept{of} are of steps {kept}."
+    yield from (note for _, note in spike_notes(job, place))
+
+
+def _last_of_an_attempt(job: JobView) -> Failure | None:
+    """Returns the failure of the last attempt that failed, also if the job has succeeded since;
+    None: none has, as far as the journal knows."""
+    for transition in reversed(job.history.transitions):
+        event = transition.event
+        if isinstance(event, WorkersGone) and event.attempt == job.history.past.last_failed:
+            return event.failure
+    return None
 
 
 def _starts(job: JobView) -> list[StartWorkers]:
@@ -350,12 +567,12 @@ def of_same_config(
     }
 
 
-def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
+def _launch(place: Path, job: JobView, attempt: int | None, *, debugs: bool) -> Launch:
     """Returns the launch of an attempt, as far as it decides what is computed.
 
     Raises:
         OSError: its params.yaml cannot be read.
-        ValueError: the program is not our trainer, or the attempt is not known.
+        ValueError: the program is not our trainer, trains nothing, or the attempt is not known.
     """
     starts = [start for start in _starts(job) if attempt in (None, start.attempt)]
     if not starts:
@@ -371,12 +588,19 @@ def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
             "the job runs a command: only steps of our trainer can be run again, as only there "
             "all that decides them is known"
         )
+    if plan.params["trainer"]["fit"].get("train_dataloader") is None:
+        raise ValueError(
+            f"attempt {start.attempt} only evaluates (phase {plan.name!r}), and no step of "
+            "training can be run again there: name an attempt of a phase that trains, --attempt N"
+        )
+    # One process has the devices of all hosts, and a debugger has one process.
+    is_whole = plan.workers == 1 or not (plan.num_hosts or debugs)
     return Launch(
         job=job.history.state.job,
         lineage="",
         attempt=start.attempt,
         phase=0,
-        plan=replace(plan, workers=1),
+        plan=plan if is_whole else replace(plan, workers=1),
         success=prepared.policy.phases[0].success,
         rules=(),
         model_dir=place,
@@ -384,7 +608,7 @@ def _launch(place: Path, job: JobView, attempt: int | None) -> Launch:
         params=params,
         adjustments=start.adjustments,
         num_devices=start.num_devices,
-        units=start.units if plan.workers == 1 else (),
+        units=start.units if is_whole else (),
     )
 
 
@@ -400,15 +624,6 @@ def _on_disk(place: Path | Uri) -> Path:
     if isinstance(place, Path):
         return place
     raise ValueError(f"{place} is in a bucket: copy it to a disk, and replay it there")
-
-
-def _environment(launch: Launch) -> dict[str, str]:
-    """Returns the environment of the replay: that of a worker, without what connects it."""
-    inherited = environment.without_supervisor_variables(os.environ)
-    env = launch.inherited(inherited, launch.values(None))
-    env |= placement_variables(launch, 0, (), env)
-    env.pop(environment.SIMULATED_DEVICES, None)
-    return {**env, **launch.adjustments.to_environment()}
 
 
 def _recorded(place: Path, phase: str) -> list[dict[str, Any]]:

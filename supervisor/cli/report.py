@@ -20,6 +20,7 @@ from supervisor.cli.job_view import (
     all_transitions,
     goodput_of,
     print_line,
+    replay_command,
     run_and_report,
     view,
 )
@@ -114,7 +115,7 @@ def report_of(place: Path | Uri) -> Report:
         snapshot = history.snapshot
         missing = str(error)
         report = make(history.transitions, snapshot.policy if snapshot is not None else None)
-    return _with_losses(replace(report, missing=missing), place)
+    return _with_losses(replace(report, missing=missing), place, job)
 
 
 def _head(job: JobView, place: Path | Uri, now: float, goodput: str) -> Head:
@@ -138,7 +139,7 @@ def _head(job: JobView, place: Path | Uri, now: float, goodput: str) -> Head:
     )
 
 
-def _with_losses(report: Report, place: Path | Uri) -> Report:
+def _with_losses(report: Report, place: Path | Uri, job: JobView) -> Report:
     """Returns the report with the losses in `metrics.jsonl`, or why there are none."""
     phases = {each.number: each.phase for each in report.attempts}
     try:
@@ -149,6 +150,9 @@ def _with_losses(report: Report, place: Path | Uri) -> Report:
     except OSError as error:
         return with_losses(report, (), f"{METRICS} cannot be read: {error.strerror or error}")
     what = f"{unusable} lines of {METRICS} are not used, because they have no step"
+    curves = [
+        replace(each, replay=replay_command(job, place, each.phase, "N") or "") for each in curves
+    ]
     why = what if unusable else "" if curves else f"{METRICS} has no losses"
     return with_losses(report, curves, why)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from argparse import Namespace
+from errno import EMFILE, ENFILE
 from pathlib import Path
 
 from supervisor.adapters.stores.journal import DamagedJournalError, JournalError
@@ -16,12 +17,14 @@ from supervisor.cli.complaints import complain, exit_on_signal
 from supervisor.cli.job_options import UsageError, add_job, job_given
 from supervisor.cli.saved_config import PATHS_BEGIN, NotWrittenError, commented, write_config
 from supervisor.core.exit_codes import ExitCode
+from supervisor.engine_choice import NoClusterError
 from supervisor.engines.guard_watch import GuardStartError
 from supervisor.host.unkillable import UnkillableError
-from supervisor.job import NoClusterError, run_job
+from supervisor.job import run_job
 from supervisor.model_dir_ownership import JobGoneError, ModelDirError
 from supervisor.prepare import Prepared, prepare_job
 from supervisor.secret_variables import UnavailableSecretError, with_secrets
+from supervisor.supervision import RunOptions
 from supervisor.web.http_address import HttpAddress
 
 _BEFORE_RUNNING_AGAIN = (
@@ -33,6 +36,10 @@ _NO_MEMORY = (
     "no thread can be started, or no memory be had, so no job can run: raise the limit "
     "(`ulimit -v` for memory, `ulimit -u` or the container's pids.max for processes and threads), "
     "then run the same command again to resume"
+)
+_NO_DESCRIPTOR = (
+    "too many open files: raise the limit (`ulimit -n 1024`), then run the same command again to "
+    "resume"
 )
 _HEAD = f"Written by `supervise run --save-config` from a command.\n{PATHS_BEGIN}"
 
@@ -118,20 +125,27 @@ def run(options: Namespace) -> int:
 
 
 def _run_within_limits(prepared: Prepared, options: Namespace) -> int:
-    """Run the job; returns its exit code, also where no thread can be started."""
+    """Run the job; returns its exit code, also where no thread can be started, or no file be
+    opened."""
     try:
         return run_job(
             prepared,
-            options.log_format,
-            options.exclusion,
-            once=options.once,
-            alive_file=options.alive_file,
-            http=None if options.http is None else str(options.http),
+            RunOptions(
+                options.log_format,
+                options.exclusion,
+                options.once,
+                options.alive_file,
+                None if options.http is None else str(options.http),
+            ),
         )
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and _NO_THREAD not in str(error):
             raise
         return complain(ExitCode.CANNOT_WRITE, _NO_MEMORY)
+    except OSError as error:
+        if error.errno not in (EMFILE, ENFILE):
+            raise
+        return complain(ExitCode.CANNOT_WRITE, _NO_DESCRIPTOR)
 
 
 def _save(prepared: Prepared, path: Path) -> int:

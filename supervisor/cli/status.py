@@ -26,6 +26,9 @@ from supervisor.cli.job_view import (
     print_line,
     quarantined,
     run_and_report,
+    spike_notes,
+    spikes_of,
+    unseen_checkpoints,
     view,
 )
 from supervisor.cli.live_text import progress_text, seconds_since
@@ -43,11 +46,12 @@ from supervisor.cli.watching import Picture, watch
 from supervisor.core.decisions import TellRecovery, TellStages
 from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
+from supervisor.files.attempts import attempt_folder
 from supervisor.files.live_status import LiveStatus
 from supervisor.goodput.goodput_text import duration, goodput_record, goodput_text
 from supervisor.narrative.device_text import missing_units, obstacle_seen, unit
 from supervisor.narrative.event_line import budget_used, count
-from supervisor.narrative.failure_text import record, success_warning
+from supervisor.narrative.failure_text import record, success_warning, torn_in_words
 from supervisor.narrative.findings import straggler_in_words
 from supervisor.narrative.job_end import JobEnd, code_in_words, job_end
 from supervisor.narrative.pace import last_commit
@@ -149,6 +153,7 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
         {"unit": each.unit, "reason": each.reason, "until": each.until + state.epoch}
         for each in state.quarantine.entries
     ]
+    change = job.history.past.config_change
     goodput, end = goodput_of(job), job_end(job.history.transitions)
     is_over = end is not None and state.exit_code is not None
     return {
@@ -162,16 +167,18 @@ def as_json(job: JobView, place: Path | Uri) -> dict[str, Any]:
         "committed_at": None if (at := _committed_at(job)) is None else at.isoformat(),
         "failure": told,
         "failures": failures,
+        "config_change": None if change is None else asdict(change),
         "checkpoints": state.checkpoints,
         "quarantine": quarantine,
         "goodput": None if goodput is None else goodput_record(goodput),
+        "loss_spikes": [{"phase": phase, **asdict(each)} for phase, each in spikes_of(job)],
         "stragglers": [asdict(each) for each in state.stragglers],
     }
 
 
 def _live_json(live: LiveStatus) -> dict[str, Any]:
     age = seconds_since(live.time)
-    progress = live.live.model_dump()
+    progress = live.live.model_dump(mode="json")
     return {**progress, "max_steps": live.max_steps, "age_seconds": age}
 
 
@@ -194,8 +201,9 @@ def status_lines(job: JobView, place: Path | Uri) -> Iterator[str]:
         if failure is not None:
             yield from last_failures(job, failure, place)
     yield from _doubt(job, state)
+    yield from _spikes(job, place)
     yield budget_used(state, job.policy, with_preemptions=True)
-    yield from _checkpoints(state)
+    yield from _checkpoints(job, state)
     yield from _units(job, state)
     yield from map(goodput_text, filter(None, (goodput_of(job),)))
 
@@ -213,6 +221,16 @@ def _standing(job: JobView, state: JobState, place: Path | Uri) -> Iterator[str]
         yield from command_again(job)
     yield f"{'last known: ' if why else ''}{standing_line(replace(job.standing, step=None))}"
     yield from _progress(job)
+    yield from _unended(job, state, place)
+
+
+def _unended(job: JobView, state: JobState, place: Path | Uri) -> Iterator[str]:
+    """Yields whether the first rank has failed while its process lives."""
+    if job.live is None or state.status is not Status.RUNNING or not isinstance(place, Path):
+        return
+    folder = place / (state.directory or "") / attempt_folder(state.attempt)
+    if (folder / "rank0.failure.json").exists():
+        yield "rank 0 has failed, and its process has not ended yet: `supervise logs` shows why"
 
 
 def _ended(job: JobView, state: JobState, end: JobEnd | None) -> Iterator[str]:
@@ -222,6 +240,11 @@ def _ended(job: JobView, state: JobState, end: JobEnd | None) -> Iterator[str]:
     # without an end, a later snapshot stands for its record
     yield code_in_words(state.exit_code) if end is None else ended_line(end)
     yield from next_command(job)
+
+
+def _spikes(job: JobView, place: Path | Uri) -> Iterator[str]:
+    """Yields the newest losses that stand out, and how to look into them."""
+    yield from (note for _, note in spike_notes(job, place))
 
 
 def _doubt(job: JobView, state: JobState) -> Iterator[str]:
@@ -238,10 +261,14 @@ def _doubt(job: JobView, state: JobState) -> Iterator[str]:
         )
 
 
-def _checkpoints(state: JobState) -> Iterator[str]:
+def _checkpoints(job: JobView, state: JobState) -> Iterator[str]:
     """Yields where the checkpoints are, what is wrong with them, and what keeps coming back."""
     if state.checkpoints is not None:
         yield f"checkpoints: {state.checkpoints} (found)"
+    end = job.history.past.last_end
+    if end is not None and end.attempt == state.attempt and end.torn is not None:
+        yield torn_in_words(end.torn)
+    yield from unseen_checkpoints(job)
     if state.num_damaged:
         what = count(state.num_damaged, "damaged checkpoint")
         yield f"{what} moved aside: run.log says where and why"
@@ -323,8 +350,8 @@ def step_of_running_attempt(history: History, state: JobState) -> int | None:
 
 
 def _missing_units(history: History, phase: PhasePolicy) -> Iterator[str]:
-    if obstacle := obstacle_seen(history.transitions, history.state):
-        yield f"no {unit(phase)} can be used: {obstacle}"
+    if obstacle := obstacle_seen(history.transitions, history.state, phase):
+        yield obstacle
     for name, why in missing_units(history.transitions, history.state, phase).items():
         yield f"not seen by the last probe: {unit(phase)} {name}: {why}"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from functools import partial
 from pathlib import Path
 
 from supervisor.adapters.stores.requests import StopJob
 from supervisor.cli.arguments import Commands, add_model_dir
 from supervisor.cli.asking import ask, line, looks_while_it_lives, only_wait, running_job
+from supervisor.cli.found_jobs import only_running_job
 from supervisor.cli.job_view import print_line, run_and_report, view
 from supervisor.core.events import StopSource
 from supervisor.core.exit_codes import ExitCode
@@ -23,13 +23,17 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--no-wait", action="store_true", help="do not wait for the end of the supervisor"
     )
-    add_model_dir(parser)
+    add_model_dir(parser, optional=True, running=True)
 
 
 def run(options: Namespace) -> int:
     """Ask the job to stop; returns the exit code."""
-    stop = partial(stop_job, options.model_dir, waits=not options.no_wait)
-    return run_and_report(stop, options.model_dir)
+    given: Path | Uri | None = options.model_dir
+
+    def stop() -> None:
+        stop_job(only_running_job(given), waits=not options.no_wait)
+
+    return run_and_report(stop, given if given is not None else Path())
 
 
 def stop_job(place: Path | Uri, *, waits: bool) -> None:
@@ -45,12 +49,15 @@ def stop_job(place: Path | Uri, *, waits: bool) -> None:
     drain = state.drain if state.exit_code is None else None  # else the last run was stopped
     if drain is not None and drain.source is not StopSource.PREEMPTION:
         only_wait()
-        print_line(f"the supervisor ({job.owner}) stops already: the program may save, and it ends")
+        print_line(
+            f"the supervisor ({job.owner}) of {place} stops already: the program may save, and it "
+            "ends"
+        )
     else:
         file = ask(job, StopJob)
         print_line(
-            f"asked the supervisor ({job.owner}) to stop: the program may save, and it ends with "
-            f"{ExitCode.STOPPED:d}"
+            f"asked the supervisor ({job.owner}) of {place} to stop: the program may save, and it "
+            f"ends with {ExitCode.STOPPED:d}"
         )
     if waits:
         for _ in looks_while_it_lives(place, job, file):

@@ -14,23 +14,32 @@ from itertools import pairwise
 from pathlib import Path
 
 from supervisor.adapters.stores.journal import History
-from supervisor.cli.job_view import JobView
+from supervisor.cli.config_change import change_before, changed_key_lines
+from supervisor.cli.job_view import JobView, phase_of, replay_command
 from supervisor.cli.live_text import seconds_since
 from supervisor.cli.past_failures import PastFailure, past_failures
 from supervisor.config.quantities import size_text
 from supervisor.core.events import WorkersStarted
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import JobState, Status
+from supervisor.diagnosis.comparing import tells_only_the_end
 from supervisor.diagnosis.crash import frames_of
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.frames import Frame, frame_in
 from supervisor.diagnosis.ownership import is_own
 from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.rules import NOT_FINITE
-from supervisor.diagnosis.rules.wording import OWN_TRAINER_SKIPS
 from supervisor.diagnosis.stack_groups import main_stack
+from supervisor.files.attempts import STACKS_TO_READ
 from supervisor.goodput.goodput_text import duration
-from supervisor.narrative.failure_text import certainty, is_decoration, place_of_failure
+from supervisor.narrative.failure_text import (
+    certainty,
+    is_decoration,
+    pids_in_words,
+    place_of_failure,
+    rank_in_words,
+)
+from supervisor.narrative.findings import advice_at_end, advice_in_words, is_of_our_trainer
 from supervisor.narrative.job_end import JobEnd, code_in_words, what_is_next
 from supervisor.protocol.location import Uri
 from supervisor.protocol.reading import read_end, read_text
@@ -67,11 +76,12 @@ def last_failures(job: JobView, failure: Failure, place: Path | Uri) -> Iterator
     """Yields the last failures of a job that has not ended: with verdict, and what to do."""
     past = past_failures(job)
     log = log_of(past, job.history, failure, place)
-    yield f"last failure: {_what(failure)}"
+    yield f"last failure: {_what(failure, _pids_and_hosts(job)[1])}"
     yield from _quoted(failure, log if isinstance(place, Path) else None)
+    yield from _changed_before(job)
     grounds = f", {failure.grounds}" if failure.grounds else certainty(failure)
     yield f"verdict {failure.verdict}{grounds} (rule {failure.rule!r}): {failure.reason}"
-    yield f"what to do: {_advice(job, failure)}"
+    yield f"what to do: {advice_in_words(failure, job.policy, phase_of(job))}"
     yield from _where_to_read(job, failure, log, place)
     yield from _earlier_ones(job, past, failure, place)
 
@@ -81,9 +91,11 @@ def why_it_ended(job: JobView, failure: Failure, end: JobEnd, place: Path | Uri)
     first."""
     past = past_failures(job)
     log = log_of(past, job.history, failure, place)
-    yield f"{job.history.state.status}: {_what(failure)}{_after_step(job)}"
+    what = _what(failure, _pids_and_hosts(job)[1])
+    yield f"{job.history.state.status}: {what}{_after_step(job)}"
     yield from _quoted(failure, log if isinstance(place, Path) else None)
-    yield f"what to do: {_advice(job, failure)}"
+    yield from _changed_before(job)
+    yield f"what to do: {advice_at_end(failure, job.history.state, job.policy)}"
     yield from next_command(job, is_refused=failure.rule in _REFUSED_COMMANDS)
     yield ended_line(end)
     yield from _process(job, past)
@@ -103,7 +115,15 @@ def next_command(job: JobView, *, is_refused: bool = False) -> Iterator[str]:
     state, told = job.history.state, job.told
     assert state.exit_code is not None
     known = told is not None and told.command is not None
-    yield from what_is_next(state.exit_code, state.newest, known=known, is_refused=is_refused)
+    later_phase = phase_of(job) if state.phase else None
+    yield from what_is_next(
+        state.exit_code,
+        state.newest,
+        known=known,
+        is_refused=is_refused,
+        is_sure=is_of_our_trainer(job.policy, phase_of(job)),
+        later_phase=later_phase,
+    )
     if state.exit_code != ExitCode.SUCCEEDED:
         yield from command_again(job)
 
@@ -130,20 +150,17 @@ def log_of(
     return next(logs, None)
 
 
-def _advice(job: JobView, failure: Failure) -> str:
-    return failure.advice if _is_ours(job) else failure.advice.replace(OWN_TRAINER_SKIPS, "")
+def _changed_before(job: JobView) -> Iterator[str]:
+    past = job.history.past
+    return changed_key_lines(change_before(past, past.last_failed))
 
 
-def _is_ours(job: JobView) -> bool:
-    """Whether the program is the trainer of this project: only its steps prove themselves."""
-    return job.policy.phases[job.history.state.phase].success.committed
-
-
-def _what(failure: Failure) -> str:
+def _what(failure: Failure, hosts: Sequence[str]) -> str:
     told = sized(failure.root_cause)
     if not told.startswith(failure.cause):  # as "killed" does "killed by SIGKILL"
         told = f"{failure.cause}: {told}"
-    return f"{told}{place_of_failure(failure)}"
+    rank = f" ({rank_in_words(failure, hosts)})" if len(hosts) > 1 else ""
+    return f"{told}{rank}{place_of_failure(failure)}"
 
 
 def sized(text: str) -> str:
@@ -199,14 +216,16 @@ def _last_output(it: PastFailure, place: Path | Uri) -> str:
 
 
 def _last_line(log: Path) -> str:
-    """Returns the last line of text in `log` before a traceback, without the secrets that we know;
-    empty: there is none, or it is too long to be whole here."""
+    """Returns the last line of text in `log` before a traceback, without the secrets that we know,
+    if possible one that says what failed; empty: there is none, or it is too long to be whole
+    here."""
     tail = read_end(log, _MAX_TAIL).decode(errors="replace")
     if len(tail) >= _MAX_TAIL:  # of its first line an unknown part is missing, maybe of a secret
         tail = tail.partition("\n")[2]
     before = Redactor(os.environ).text(tail.partition(_TRACEBACK)[0])
-    lines = (line.strip() for line in reversed(before.split("\n")))
-    return next((line[:_MAX_SHOWN] for line in lines if line), "")
+    lines = [text for line in reversed(before.split("\n")) if (text := line.strip())]
+    told = next((line for line in lines if not tells_only_the_end(line)), "".join(lines[:1]))
+    return told[:_MAX_SHOWN]
 
 
 def _standing(stacks: Path) -> Sequence[Frame]:
@@ -240,23 +259,33 @@ def _stacks_beside(log: str | None) -> Path | None:
     """Returns the file with the stacks of the rank that printed `log`; None: it has none."""
     if log is None:
         return None
-    stacks = Path(log).with_suffix(".stacks.txt")
-    return stacks if stacks.is_file() and stacks.stat().st_size > 0 else None
+    beside = [Path(log).with_suffix(f".{name}") for name in STACKS_TO_READ]
+    found = [each for each in beside if each.is_file() and each.stat().st_size > 0]
+    return next(filter(_standing, found), found[0] if found else None)
 
 
 def _process(job: JobView, past: Sequence[PastFailure]) -> Iterator[str]:
     """Yields which process failed, and when: what one searches a system's log for."""
     last = job.history.past.last_failed
-    started = (each.event for each in job.history.transitions)
-    pids = [
-        each.pids for each in started if isinstance(each, WorkersStarted) and each.attempt == last
-    ]
+    pids, hosts = _pids_and_hosts(job)
     ended = next((each.ended for each in past if each.attempt == last), None)
     if not pids or ended is None:
         return
-    host = job.told.supervisor.get("host") if job.told is not None else None
-    named = f"pid {pids[-1][0]}" if len(pids[-1]) == 1 else f"pids {', '.join(map(str, pids[-1]))}"
-    yield f"attempt {last} was {named}{f' on {host}' if host else ''}, and ended {ended}"
+    named = f"pid{'s' if len(pids) > 1 else ''} {pids_in_words(pids, hosts)}"
+    here = job.told.supervisor.get("host") if job.told is not None else None
+    if not hosts and here:
+        named += f" on {here}"
+    yield f"attempt {last} was {named}, and ended {ended}"
+
+
+def _pids_and_hosts(job: JobView) -> tuple[Sequence[int], Sequence[str]]:
+    """Returns the pid of each rank of the attempt that failed last, and its host where the ranks
+    were on hosts of a cluster; empty: they are not known."""
+    for each in reversed(job.history.transitions):
+        event = each.event
+        if isinstance(event, WorkersStarted) and event.attempt == job.history.past.last_failed:
+            return event.pids, each.after.ladder.hosts(job.policy.phases[each.after.phase])
+    return (), ()
 
 
 def _where_to_read(
@@ -266,10 +295,8 @@ def _where_to_read(
         yield f"log: {log}"
     if isinstance(place, Path) and (stacks := _stacks_beside(log)) is not None:
         yield f"stacks: {stacks}"
-    verbs = ["explain"]
-    if _is_ours(job) and isinstance(place, Path) and failure.rule == NOT_FINITE:
-        verbs.insert(0, "replay")
-    more = [f"supervise {verb} {shlex.quote(str(place))}" for verb in verbs]
+    replay = replay_command(job, place, phase_of(job)) if failure.rule == NOT_FINITE else None
+    more = [*filter(None, (replay,)), f"supervise explain {shlex.quote(str(place))}"]
     yield f"more: {'; '.join(more)}; supervise rules {failure.rule}"
 
 

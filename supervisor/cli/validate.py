@@ -139,7 +139,7 @@ def _row(rung: RungLayout) -> dict[str, str]:
     mesh: Mapping[str, int] = rung.layout.get("mesh", {})
     if mesh:
         row["mesh"] = " x ".join(f"{axis} {size}" for axis, size in mesh.items())
-    for key in ("per_device_batch", "accumulation"):
+    for key in ("per_device_batch", "accumulation", "rollout_devices"):
         if key in rung.layout:
             row[key] = str(rung.layout[key])
     return row

@@ -51,7 +51,8 @@ class SuccessConfig(Section):
     """Step that the program must have completed: a committed checkpoint of it, a report of the
     program, or `progress.pattern` must tell it. A step that is only recognised does not count. Once
     it is committed, a program that does nothing and does not exit within `deadlines.FINISHING` (5
-    min) is ended, which is a success."""
+    min) is ended, which is a success. One that crashes, or ends with another exit code, has failed
+    all the same: what it does after that step is a part of its work."""
     pattern: str | None = None
     """Regular expression that a line of the output must match."""
     file: (

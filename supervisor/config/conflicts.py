@@ -14,6 +14,7 @@ from supervisor.config.rule_checks import rule_conflicts
 from supervisor.config.schema import Devices, Phase
 from supervisor.config.secret_names import is_hidden
 from supervisor.config.topology import SliceShape, parse_slice
+from supervisor.config.training.sections import Elasticity
 from supervisor.protocol.location import Uri
 
 
@@ -24,16 +25,22 @@ def conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
     if phase.fit is not None and phase.command is None:
         yield from (
             (("init", key), "is required for fit")
-            for key in ("model", "optimizer", "loop")
+            for key in ("model", "loop")
             if getattr(phase.init, key) is None
         )
     if phase.fit is not None and phase.command is not None:
         yield ("command",), "is given beside fit: keep command (any program) or fit (our trainer)"
     restart = phase.init.autorestart
     yield from ladder_conflicts(phase)
-    if phase.init.workers > 1:
+    if phase.init.workers > 1 and phase.init.hosts is None:
         yield from _workers_conflicts(phase)
     yield from hosts_conflicts(phase.init)
+    if phase.init.num_workers > 1 and phase.init.grpo is not None and phase.init.grpo.rollout:
+        yield (
+            ("init", "grpo", "rollout"),
+            "needs a single worker, which has all devices, but there are "
+            f"{phase.init.num_workers}: leave it out, so that all devices make completions",
+        )
     if restart.backoff.max < restart.backoff.first:
         yield ("init", "autorestart", "backoff", "max"), "is below backoff.first"
     if restart.standby == "ready":
@@ -89,6 +96,10 @@ def _fault_conflicts(phase: Phase) -> Iterator[tuple[Location, str]]:
         if fault.simulated is None:
             continue
         kind, unit = fault.simulated
+        is_bitwise = phase.init.determinism.elastic is Elasticity.BITWISE
+        if kind == "device_flips_bits" and not is_bitwise:
+            message = "needs init.determinism: {elastic: bitwise}"
+            yield ("faults", index, kind), message
         if not groups:
             message = "needs simulated devices: init.devices {platform: cpu, count: N}"
             yield ("faults", index, kind), message
@@ -239,15 +250,11 @@ def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, s
             value = shown(phase.init.model_dir)
             message = f"all phases share one model_dir: {value} is not {shown(shared)}"
             yield index, ("init", "model_dir"), message
-        start = phase.start_from if phase.fit is not None else None
-        if start is not None and index == 0:
-            yield index, ("start_from",), "the first phase has no earlier phase to start from"
-        elif start is not None and start.phase is not None and start.phase not in names:
-            message = (
-                f"is not an earlier phase (value {shown(start.phase)}); there is {', '.join(names)}"
-            )
-            yield index, ("start_from", "phase"), message
+        for key, message in _start_conflicts(phases, index):
+            yield index, ("start_from", *key), message
         yield from _adapters_alone(phases, index)
+        for key, message in _another_model(phases, index):
+            yield index, ("init", *key), message
         folder = phase.init.checkpoint.directory
         if folder is not None and folder in folders:
             message = (
@@ -261,20 +268,89 @@ def conflicts_across(phases: Sequence[Phase]) -> Iterator[tuple[int, Location, s
         names[name] = index
 
 
+def _start_conflicts(phases: Sequence[Phase], index: int) -> Iterator[tuple[Location, str]]:
+    """Yields what contradicts itself in `start_from` of phase `index`: the key in it, the
+    message."""
+    start = phases[index].start_from
+    if start is None or phases[index].fit is None:
+        return
+    names = [phase_name(phase, number) for number, phase in enumerate(phases[:index])]
+    if start.directory is not None:
+        if start.phase is not None:
+            yield ("phase",), "is given beside directory: give one of them"
+    elif not any(map(makes_weights, phases[:index])):
+        which = (
+            "there is no phase before that trains,"
+            if index
+            else "the first phase has no earlier phase"
+        )
+        yield (), f"{which} to start from: give it a directory"
+    elif start.phase is not None and start.phase not in names:
+        there = ", ".join(names)
+        yield ("phase",), f"is not an earlier phase (value {shown(start.phase)}); there is {there}"
+    elif start.phase is not None and not makes_weights(phases[names.index(start.phase)]):
+        yield ("phase",), f"only evaluates, and makes no weights (value {shown(start.phase)})"
+
+
 def phase_name(phase: Phase, index: int) -> str:
     """Returns the name of a phase: the given one, or one made from its index."""
     return phase.name or f"phase{index + 1}"
 
 
+def makes_weights(phase: Phase) -> bool:
+    """Whether the checkpoints of `phase` have weights: those of an evaluation have none."""
+    return phase.fit is None or phase.fit.train_dataloader is not None
+
+
+def starting_phase(phases: Sequence[Phase], index: int) -> int | None:
+    """Returns the index of the phase that phase `index` starts from, if it starts from no
+    directory: the one that it names, or the last before it that makes weights. None: there is no
+    such phase."""
+    start = phases[index].start_from
+    for number in reversed(range(index)):
+        named = start.phase if start is not None else None
+        if named == phase_name(phases[number], number) or (
+            named is None and makes_weights(phases[number])
+        ):
+            return number
+    return None
+
+
 def _adapters_alone(phases: Sequence[Phase], index: int) -> Iterator[tuple[int, Location, str]]:
     """Yields the problem that phase `index` starts from adapters that are saved without a base."""
-    if index == 0 or phases[index].fit is None:
-        return
     start = phases[index].start_from
-    names = [phase_name(phase, number) for number, phase in enumerate(phases)]
-    named = start.phase if start is not None and start.phase is not None else names[index - 1]
-    source = names.index(named) if named in names else index
+    if phases[index].fit is None or (start is not None and start.directory is not None):
+        return
+    source = starting_phase(phases, index)
+    if source is None:
+        return
     init = phases[source].init
     if init.lora is not None and not init.checkpoint.save_frozen:
-        message = f"must be true: phase {names[index]!r} starts from this one (value false)"
+        name = phase_name(phases[index], index)
+        message = f"must be true: phase {name!r} starts from this one (value false)"
         yield source, ("init", "checkpoint", "save_frozen"), message
+
+
+def _another_model(phases: Sequence[Phase], index: int) -> Iterator[tuple[Location, str]]:
+    """Yields what makes the weights of phase `index` others than those that it starts from: the key
+    in `init`, the message."""
+    phase, source = phases[index], starting_phase(phases, index)
+    start = phase.start_from
+    if phase.fit is None or source is None or (start is not None and start.directory is not None):
+        return
+    own, other = phase.init.model, phases[source].init.model
+    if own is None or other is None:
+        return
+    here, there = own.parameters, other.parameters
+    different = [key for key in here if here[key] != there[key]]
+    given = [key for key in different if key in own.model_fields_set] or different[:1]
+    name = phase_name(phases[source], source)
+    for key in given:
+        where, told = key, f"is {shown(here[key])}"
+        if own.pretrained is not None:
+            where, told = "pretrained", f"has {key} {shown(here[key])}"
+        yield (
+            ("model", where),
+            f"{told}, but {shown(there[key])} in phase {name!r}, from whose weights this one "
+            "starts: make them equal, or name another phase or a directory in start_from",
+        )

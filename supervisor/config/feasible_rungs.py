@@ -16,7 +16,7 @@ from supervisor.config.chips import arrangement, why_not_shared
 from supervisor.config.command import Command
 from supervisor.config.generations import GENERATIONS
 from supervisor.config.problems import Location, shown
-from supervisor.config.schema import Devices, Phase
+from supervisor.config.schema import Devices, Init, Phase
 from supervisor.config.topology import parse_slice
 
 _PARTS_OF_A_TPU_HOST = sorted({n for one in GENERATIONS.values() for n in one.parts}, reverse=True)
@@ -138,6 +138,7 @@ def unusable_rungs(phase: Phase, layouts: Layouts) -> Iterator[tuple[Location, s
 
 
 _NOT_IN_LADDER = "not in autorestart.ladder"
+_WHOLE_SLICES = "only whole slices can be used"
 
 
 def _usable_topologies(phase: Phase) -> Mapping[int, str | None]:
@@ -152,14 +153,22 @@ def _usable_topologies(phase: Phase) -> Mapping[int, str | None]:
     return {
         count: topology
         for count, topology in offered.items()
-        if count % each == 0 and _can_be_shared(phase.init.devices, count, each)
+        if count % each == 0 and _can_be_used(phase.init, count, each)
     }
 
 
-def _can_be_shared(devices: Devices | None, count: int, each: int) -> bool:
+def _can_be_used(init: Init, count: int, each: int) -> bool:
+    """Whether several workers can use `count` devices, `each` of them as many."""
+    devices = init.devices
     if devices is None or devices.platform != "tpu":
         return True
+    if init.hosts is not None:  # a worker has a host of its own, and a slice comes as a whole
+        return count % (_chips_of_a_slice(devices) or count) == 0
     return arrangement(_generation(devices), count, each) is not None
+
+
+def _chips_of_a_slice(devices: Devices) -> int | None:
+    return parse_slice(devices.type).chips if devices.type is not None else devices.num_devices
 
 
 def _generation(devices: Devices) -> str | None:
@@ -190,13 +199,15 @@ def _no_size(phase: Phase, count: int) -> str:
     """Returns why `count`, which is below the full number, is none of the `_usable_topologies`."""
     devices, workers = phase.init.devices, phase.init.num_workers
     assert devices is not None
+    if phase.init.hosts is not None and devices.platform == "tpu":
+        return _WHOLE_SLICES
     if count in _platform_topologies(devices) and workers > 1:
         each = (devices.num_devices or 0) // workers
         if count % each:
             return f"each of the {workers} workers needs all of its {each} devices"
         return f"{count // each} workers cannot share them: {why_not_shared(_generation(devices))}"
     if devices.slices is not None:
-        return "only whole slices can be used"
+        return _WHOLE_SLICES
     if devices.type is None:
         return (
             "no TPU host has parts of this size (init.devices.type allows all sizes of that type)"

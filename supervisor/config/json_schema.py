@@ -78,7 +78,10 @@ def _trainer() -> Clause:
         "additionalProperties": False,
         "errorMessage": "Each phase is a mapping with the one key `trainer`.",
     }
-    without_earlier = absent("start_from", "The first phase has no earlier phase to start from.")
+    without_earlier = when(
+        given("start_from"),
+        given("start_from.directory", "The first phase has no earlier phase to start from."),
+    )
     first = {"properties": {"trainer": without_earlier}}
     return {
         "description": "The one phase of the job, or a list of phases that run in order.",
@@ -135,9 +138,11 @@ def _phase_clauses() -> list[Clause]:
         when(
             given("fit"),
             absent("init.checkpoint.verify", "Our trainer (fit) verifies its checkpoints anyway."),
-            *(
-                given(f"init.{key}", f"`fit` needs init.{key}.")
-                for key in ("model", "optimizer", "loop")
+            *(given(f"init.{key}", f"`fit` needs init.{key}.") for key in ("model", "loop")),
+            when(
+                given("fit.train_dataloader"),
+                given("init.optimizer", "Training needs init.optimizer."),
+                given("init.loop.max_steps", "Training needs init.loop.max_steps."),
             ),
         ),
         when(

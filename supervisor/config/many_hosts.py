@@ -32,7 +32,10 @@ def hosts_conflicts(init: Init) -> Iterator[tuple[Location, str]]:
         )
         yield ("init", "model_dir"), message
     if init.workers > 1 and init.workers % count:
-        message = f"is {init.workers}, which {count} hosts (init.hosts.count) cannot share equally"
+        message = (
+            f"is {init.workers}, which {count} hosts (init.hosts.count) cannot share equally; "
+            "remove it, and each host has one worker"
+        )
         yield ("init", "workers"), message
     devices = init.devices
     if devices is None:

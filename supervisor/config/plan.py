@@ -14,7 +14,7 @@ from typing import Any
 
 from supervisor.config import placeholders
 from supervisor.config.command import Command, SuccessConfig
-from supervisor.config.conflicts import phase_name
+from supervisor.config.conflicts import phase_name, starting_phase
 from supervisor.config.feasible_rungs import FeasibleRungs
 from supervisor.config.load import Job
 from supervisor.config.own_layout import OwnLayout
@@ -157,7 +157,7 @@ def _plan(
         max_steps = success.step
     else:
         argv, env = (sys.executable, "-P", "-m", "trainer", "{params}"), {}
-        max_steps = int(params["trainer"]["init"]["loop"]["max_steps"])
+        max_steps = _last_step(params["trainer"])
         success = SuccessConfig(step=max_steps)
     command = phase.command
     is_named = phase.init.checkpoint.directory is not None
@@ -181,7 +181,7 @@ def _plan(
         save_on_sigterm=command is not None and command.save_on_sigterm,
         preload=_preload(command),
         standby=phase.init.autorestart.standby,
-        prefetch=phase.init.autorestart.prefetch,
+        prefetch=phase.init.autorestart.prefetch and (command is not None or _trains(phase)),
         platform=phase.init.devices.platform if phase.init.devices else None,
         tpu=_tpu(phase),
         num_devices=_num_devices(phase),
@@ -195,6 +195,17 @@ def _plan(
         num_hosts=_num_hosts(phase),
         finds_checkpoints=finds,
     )
+
+
+def _trains(phase: Phase) -> bool:
+    return phase.fit is not None and phase.fit.train_dataloader is not None
+
+
+def _last_step(trainer: Mapping[str, Any]) -> int:
+    """Returns the last step of a phase of our trainer; one that only evaluates has a step for each
+    batch."""
+    max_steps = trainer["init"]["loop"].get("max_steps")
+    return int(trainer["fit"]["validation"]["steps"] if max_steps is None else max_steps)
 
 
 def _own_layout(checkpoint: Checkpoint, *, finds: bool) -> OwnLayout | UsualNames | None:
@@ -231,17 +242,22 @@ def _params(
             params[section] = value
     params["init"]["model_dir"] = str(job.shown_model_dir)
     params["init"]["checkpoint"]["directory"] = str(directories[index])
-    if index > 0 and phase.fit is not None:
-        params["start_from"] = _start_from(job, index, directories)
+    start = _start_from(job, index, directories) if phase.fit is not None else None
+    if start is not None:
+        params["start_from"] = start
     return {"trainer": params}
 
 
-def _start_from(job: Job, index: int, directories: Sequence[Path | Uri]) -> dict[str, str]:
-    start = job.phases[index].start_from
-    names = [phase_name(phase, i) for i, phase in enumerate(job.phases)]
-    source = names.index(start.phase) if start is not None and start.phase else index - 1
+def _start_from(job: Job, index: int, directories: Sequence[Path | Uri]) -> dict[str, str] | None:
+    start, source = job.phases[index].start_from, starting_phase(job.phases, index)
+    if start is not None and start.directory is not None:
+        place = Uri.parse(start.directory) or Path(start.directory).expanduser().absolute()
+    elif source is not None:
+        place = directories[source]
+    else:
+        return None
     return {
-        "directory": str(directories[source]),
+        "directory": str(place),
         "load": (start.load if start is not None else Load.PARAMS).value,
     }
 

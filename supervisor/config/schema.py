@@ -60,12 +60,15 @@ from supervisor.config.training.sections import (
     DeterminismConfig,
     DpoConfig,
     FitConfig,
+    Folder,
+    GrpoConfig,
     Load,
     LoopConfig,
     LoraConfig,
     MetricsConfig,
     ModelConfig,
     OptimizerConfig,
+    SdcConfig,
     Seed,
 )
 from supervisor.protocol.fault_injection import SIMULATED
@@ -74,11 +77,14 @@ TRAINER_SECTIONS = (
     "seed",
     "data_shuffle_seed",
     "model",
+    "tokenizer",
     "lora",
     "dpo",
+    "grpo",
     "optimizer",
     "loop",
     "determinism",
+    "sdc",
     "metrics",
 )
 """Keys of `trainer.init` that only our trainer reads."""
@@ -154,7 +160,8 @@ class Checkpoint(CheckpointSchedule):
     ) = None
     """Directory or URI in which the program saves its checkpoints. Default:
     {model_dir}/checkpoints, with several phases {model_dir}/checkpoints/PHASE. If a command saves
-    elsewhere, that directory is found and told; this key chooses another one."""
+    elsewhere first, that directory is found and told; this key chooses another one, such as the one
+    from which the program restores."""
     pattern: Annotated[str, WITH_A_GROUP] | None = None
     """Regular expression that the whole name of a checkpoint of the command matches, with one
     group, for the step: `ckpt-(\\d+)\\.pt`. Nothing else counts then. Default: the known
@@ -397,17 +404,25 @@ class Init(Section):
     """Seed of the order of the data (fit)."""
     model: ModelConfig | None = None
     """Shape of the model (fit, required)."""
+    tokenizer: Folder | None = None
+    """Folder with a `tokenizer.json`, which makes token ids of text (fit). Default:
+    model.pretrained, or else each byte is a token."""
     lora: LoraConfig | None = None
     """Train low-rank adapters in place of the model's weights (fit). Default: all weights are
     trained."""
     dpo: DpoConfig | None = None
     """How preferences are learned (fit, with `chosen_field`). Default: its defaults."""
+    grpo: GrpoConfig | None = None
+    """Learn from rewards (fit, with `prompt_field` alone). Default: the data says what is right."""
     optimizer: OptimizerConfig | None = None
     """Optimizer and learning rate (fit, required)."""
     loop: LoopConfig | None = None
     """Number of steps, batch sizes and sharding (fit, required)."""
     determinism: DeterminismConfig = DeterminismConfig()
     """How exactly a run on another number of devices repeats the same numbers (fit)."""
+    sdc: SdcConfig | None = None
+    """Search for devices that compute wrongly in silence (fit, with `determinism: {elastic:
+    bitwise}`). Default: none."""
     metrics: MetricsConfig = MetricsConfig()
     """What our trainer writes of each step, beside metrics.jsonl (fit)."""
     checkpoint: Checkpoint = Checkpoint()
@@ -430,10 +445,15 @@ class Init(Section):
 
 
 class StartFrom(Section):
-    """The phase whose result this phase starts from, and what it loads."""
+    """The phase, or the directory, whose result this phase starts from, and what it loads."""
 
     phase: str | None = None
     """Name of an earlier phase. Default: the previous one."""
+    directory: (
+        Annotated[str, Field(min_length=1), AfterValidator(checked_place), PLACE_FORM] | None
+    ) = None
+    """Directory with checkpoints of our trainer, of another job, in place of a phase. The newest
+    one is loaded."""
     load: Annotated[Load, Field(strict=False)] = Load.PARAMS
     """How much to load: `params`, or `all` (with the optimizer's state)."""
 
@@ -485,6 +505,9 @@ class Fault(Section):
     """Simulated device that is lost."""
     device_wrong_result: Unit | None = None
     """Simulated device that computes wrong results."""
+    device_flips_bits: Annotated[str, Field(pattern=r"^\d{1,6}$")] | None = None
+    """Simulated device that flips a bit in each number that it computes for a gradient, and nothing
+    notices but `init.sdc`. It needs `determinism.elastic: bitwise`."""
     device_returns: Unit | None = None
     """Simulated device that comes back."""
     host_lost: Host | None = None
@@ -527,8 +550,8 @@ class Phase(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] | None = None
     """Name of the phase. Default: phase1, phase2, ..."""
     start_from: StartFrom | None = None
-    """The phase whose result this phase starts from (fit). Default: the parameters of the previous
-    phase."""
+    """The phase whose result this phase starts from (fit). Default: the parameters of the last
+    phase before it that trains."""
     init: Init
     """The settings of the job."""
     fit: FitConfig | None = None

@@ -46,9 +46,10 @@ class AlternativeForm:
         return {"anyOf": [self.form, handler(schema)]}
 
 
-def with_clauses(*clauses: Clause) -> ConfigDict:
-    """Returns the configuration of a model whose JSON Schema has these clauses."""
-    return ConfigDict(json_schema_extra={"allOf": list(clauses)})
+def with_clauses(*clauses: Clause, **keywords: Any) -> ConfigDict:
+    """Returns the configuration of a model whose JSON Schema has these clauses, and `keywords` in
+    place of its own."""
+    return ConfigDict(json_schema_extra={"allOf": list(clauses), **keywords})
 
 
 def has(path: str, value: Clause, message: str | None = None) -> Clause:

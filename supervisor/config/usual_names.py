@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
 
 from supervisor.protocol.checkpoint_layouts import step_of, step_place
 from supervisor.protocol.epochs import EPOCH
@@ -27,6 +28,12 @@ _AFTER = re.compile(r"([A-Za-z]*)[_=-]?[0-9]+(?:\.[0-9]+)*")
 _MEASURED = re.compile(r"(?i)loss|acc|val|ppl|perp|score|bleu|auc|err|metric|reward|mse|mae|psnr")
 """What a word says whose number after the step varies (`step5_loss0.3`). A number after any other
 word is the same for a whole run (`step5_seed1`); one without a word varies."""
+_IS_DATA = re.compile(
+    r"(?i)(?<![a-z])(data(sets?)?|caches?|shards?|batch(es)?|chunks?|tokens?|tokeni[sz]ed|corpus|"
+    r"samples?|examples?|features?|embeddings?|activations?|rollouts?|trajector(y|ies)|replay|"
+    r"buffers?|predictions?|images?|figures?|plots?|metrics?)(?![a-z])"
+)
+"""What the names of data and of their folders say."""
 _MANY = 4
 """So many kinds of names that differ in numbers alone are one: the program varies the number."""
 _YEAR = 366 * 86400.0
@@ -105,6 +112,12 @@ def is_of(name: str, kinds: Iterable[str]) -> bool:
 @lru_cache(maxsize=64)
 def _pattern(kinds: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(kind).replace(r"\#", r"(?:[0-9]+|\#)") for kind in kinds))
+
+
+def speaks_of_data(place: Path) -> bool:
+    """Whether the name of a file, of its folder or of the folder above says that it holds data."""
+    names = (place.name, place.parent.name, place.parent.parent.name)
+    return any(map(_IS_DATA.search, names))
 
 
 def is_time(number: int, now: float) -> bool:

@@ -238,7 +238,8 @@ class Budget:
             limit = policy.max_total_restarts
             return f"all {limit} restarts of max_total_restarts are spent, which nothing refills"
         limit = getattr(policy, f"max_num_{kind}")
-        why = f"the budget of {limit} {kind} without a new checkpoint is spent"
+        unit = kind.removesuffix("s") if limit == 1 else kind
+        why = f"the budget of {limit} {unit} without a new checkpoint is spent"
         return why if self.highest is not None else f"{why}; no checkpoint was ever seen"
 
     def _all_spent(self, policy: PhasePolicy) -> bool:

@@ -99,8 +99,8 @@ def choose(
     left = _left(policy.wait_for_replacement, since, at)
     if before is not None and placement.num_devices < before and left > 0:
         reason = (
-            f"{len(units)} of {phase.num_units} {_unit(phase)}s are usable: waiting for a "
-            f"replacement before it goes on with {placement.num_devices} devices"
+            f"{_how_many(phase, units)}: waiting for a replacement before it goes on with "
+            f"{placement.num_devices} devices"
         )
         return Shortage(reason, left)
     return placement
@@ -133,17 +133,31 @@ def wait(
     event: DevicesProbed,
     policy: RestartPolicy,
 ) -> StepResult:
-    """Wait for units and probe again; end the job with NO_CAPACITY when no time is left.
+    """Wait for units and probe again; end the job with NO_CAPACITY when no time is left, or with
+    INVALID_CONFIG if only a person can mend the units that are missing.
 
     There have been too few since the time `since`, and `event` is the last probe.
     """
     if shortage.left <= 0:
-        why = f"{shortage.reason}; run the same command again {shortage.again}"
-        return finish(state, Failed(ExitCode.NO_CAPACITY), why)
+        why, code = shortage.reason, ExitCode.NO_CAPACITY
+        if event.unfit is not None:
+            why = f"{why}; {event.unfit.reason}"
+            if _would_suffice(state, event, event.unfit.number, policy):
+                code = ExitCode.INVALID_CONFIG
+        return finish(state, Failed(code), f"{why}; run the same command again {shortage.again}")
     seconds = min(policy.look_interval, shortage.left)
     missing = tuple(sorted(bad.unit for bad in event.bad if not bad.found))
     waiting = Waiting(reason, event.at + seconds, since, missing)
     return replace(rested(state, event.at), doing=waiting), (Wait(seconds, shortage.reason),)
+
+
+def _would_suffice(
+    state: JobState, event: DevicesProbed, unfit: int, policy: RestartPolicy
+) -> bool:
+    """Whether the usable units and so many `unfit` ones together make up a rung."""
+    mended = tuple(f"unfit unit {number}" for number in range(unfit))
+    units = (*usable(state, event.healthy), *mended)
+    return state.ladder.place(policy.phases[state.phase], units) is not None
 
 
 def _short(state: JobState, phase: PhasePolicy, units: Collection[str]) -> str:
@@ -152,11 +166,16 @@ def _short(state: JobState, phase: PhasePolicy, units: Collection[str]) -> str:
     if least is None:
         return "the program can be compiled for no rung of the ladder"
     per_unit = phase.rungs[0] // phase.num_units
-    text = f"no capacity: {len(units)} of {phase.num_units} {_unit(phase)}s are usable"
+    text = f"no capacity: {_how_many(phase, units)}"
     if len(units) * per_unit >= least:
-        return f"{text}, but make up no rung of the ladder that is in use"
+        rungs = ", ".join(str(n) for n in phase.rungs if n not in struck)
+        return f"{text}, but make up no rung of the ladder that is in use ({rungs} devices)"
     return f"{text}, and the smallest rung needs {least // per_unit}"
 
 
-def _unit(phase: PhasePolicy) -> str:
-    return "host" if phase.workers_are_units else "device"
+def _how_many(phase: PhasePolicy, units: Collection[str]) -> str:
+    """Returns how many of the units of a phase are usable, for people."""
+    whole = phase.num_units
+    unit = "host" if phase.workers_are_units else "device"
+    are = "is" if 1 in (len(units), whole) else "are"
+    return f"{len(units)} of {whole} {unit}{'s' if whole != 1 else ''} {are} usable"

@@ -23,17 +23,37 @@ _UNUSABLE_CHECKPOINT: tuple[Location, ...] = (
     ("init", "determinism", "elastic"),
     ("start_from",),
 )
+_PLACES: tuple[Location, ...] = (("init", "model", "pretrained"),)
+"""Where something is that the checkpoint has itself, or knows by its fingerprint."""
+_RESOLVED_LATER: tuple[Location, ...] = tuple(
+    ("init", "model", key) for key in ("head_size", "norm_epsilon", "qk_norm")
+)
+"""Keys with a default that older versions did not know."""
 _UNUSABLE_WITHOUT_FROZEN: tuple[Location, ...] = (("init", "seed"),)
 """Where checkpoints do not hold the frozen weights, and these are not another phase's."""
-_UNUSABLE_IF_BITWISE: tuple[Location, ...] = (("init", "loop", "micro_batch_size"),)
-_UNUSABLE_IF_GIVEN: tuple[Location, ...] = (("fit", "train_dataloader", "chosen_field"),)
+_UNUSABLE_IF_BITWISE: tuple[Location, ...] = (
+    ("init", "loop", "micro_batch_size"),
+    ("init", "loop", "remat"),
+    ("init", "loop", "scan_layers"),
+)
+_UNUSABLE_WITH_ROLLOUTS: tuple[Location, ...] = (
+    ("init", "loop", "global_batch_size"),
+    ("fit", "train_dataloader", "sequence_length"),
+)
+"""Where checkpoints hold a batch of completions (GRPO)."""
+_UNUSABLE_IF_GIVEN: tuple[Location, ...] = (
+    ("fit", "train_dataloader", "chosen_field"),
+    ("init", "grpo"),
+)
 """With this key the checkpoints of the phase hold more than without it, whatever its value."""
+_BETA: Location = ("init", "grpo", "beta")
 _COMPUTES_NOTHING: tuple[Location, ...] = (
     ("init", "autorestart"),
     ("init", "devices"),
     ("init", "checkpoint"),
     ("init", "provision"),
     ("init", "compile_cache"),
+    ("init", "sdc"),
     ("init", "limits"),
     ("init", "metrics"),
     ("init", "notify"),
@@ -60,6 +80,10 @@ class Change:
     """Whether the phase is to give the same bits on every rung."""
     remakes_frozen: bool = False
     """Whether a restart of the phase makes its frozen weights again, from the seed."""
+    has_rollouts: bool = False
+    """Whether the checkpoints of the phase hold a batch of completions."""
+    is_of_only_phase: bool = False
+    """Whether the job has no other phase."""
 
     def __str__(self) -> str:
         old, new = ("(not set)" if side is None else side for side in self.sides)
@@ -67,8 +91,10 @@ class Change:
 
     @property
     def path(self) -> str:
-        """The key as a person writes it, of the whole config."""
-        return key_path(("trainer", self.phase, *self.key))
+        """The key as a person writes it, of the whole config: with the number of its phase if there
+        are several."""
+        phase = () if self.is_of_only_phase else (self.phase,)
+        return key_path(("trainer", *phase, *self.key))
 
     @property
     def sides(self) -> tuple[str | None, str | None]:
@@ -95,8 +121,9 @@ def changes(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> lis
         before = _moved(before, before["init"]["model_dir"], after["init"]["model_dir"])
         is_bitwise = before["init"].get("determinism", {}).get("elastic") == "bitwise"
         remakes_frozen = _remakes_frozen(before)
+        has_rollouts = "grpo" in before["init"]
         found += [
-            Change(phase, *different, is_bitwise, remakes_frozen)
+            Change(phase, *different, is_bitwise, remakes_frozen, has_rollouts, len(new) == 1)
             for different in _different(before, after, ())
         ]
     return found
@@ -107,7 +134,12 @@ def _remakes_frozen(phase: dict[str, Any]) -> bool:
     init = phase["init"]
     if init.get("checkpoint", {}).get("save_frozen", True) or "start_from" in phase:
         return False
-    return "lora" in init or "chosen_field" in phase["fit"]["train_dataloader"]
+    reads_reference = init.get("grpo", {}).get("beta", 0) > 0
+    return (
+        "lora" in init
+        or reads_reference
+        or "chosen_field" in phase["fit"].get("train_dataloader", {})
+    )
 
 
 def _moved(value: Any, old: str, new: str) -> Any:
@@ -136,6 +168,8 @@ def refused(
         for change in found
     )
     for change in found:
+        if change.key in _PLACES or (change.old is _ABSENT and change.key in _RESOLVED_LATER):
+            continue
         reopened = goes_on and change.phase == state.phase
         if state.has_completed(change.phase, once=once) and not reopened:
             if not _under(change.key, _COMPUTES_NOTHING):
@@ -167,6 +201,10 @@ def _makes_unusable(change: Change) -> bool:
     was_known = change.old is not _ABSENT  # older versions did not resolve the micro-batch
     spoils_bits = change.is_bitwise and was_known and _under(change.key, _UNUSABLE_IF_BITWISE)
     spoils_base = change.remakes_frozen and _under(change.key, _UNUSABLE_WITHOUT_FROZEN)
+    if change.has_rollouts and _under(change.key, _UNUSABLE_WITH_ROLLOUTS):
+        return True
+    if change.key == _BETA and 0 in (change.old, change.new):  # then there is a reference or none
+        return True
     if _ABSENT in (change.old, change.new) and change.key in _UNUSABLE_IF_GIVEN:
         return True
     return spoils_bits or spoils_base or _under(change.key, _UNUSABLE_CHECKPOINT)

@@ -148,7 +148,7 @@ def _group_gone(
         return phase_succeeded(state, event.at, policy, _why_done(cause, event.committed))
     failure = event.failure or _unproven_success(state, event, policy)
     # A trainer that is asked to stop saves and exits 0: that alone is no sign of finished work.
-    believed = not asked or phase.success.is_proof
+    believed = not asked or phase.success.is_proof or event.heard_no_sigterm
     if failure is None and not group.abandoned and believed:
         return phase_succeeded(state, event.at, policy)
     failure = _judged(failure, cause, event.stood_at)
@@ -282,10 +282,15 @@ def _failed(
     policy: RestartPolicy,
 ) -> StepResult:
     """An attempt failed: end the job, probe the devices, or charge a budget and go on."""
+    phase = policy.phases[state.phase]
+    found_wrong = state.quarantine.units.intersection(state.ladder.units(phase))
     state = _blamed(replace(state, last_failure=failure), failure, at, policy)
     if failure.is_certain:
         return _believed(state, failure, failure.reason, at, policy)
-    phase = policy.phases[state.phase]
+    if found_wrong:  # by the attempt itself: it was not started on what is in quarantine
+        what = "a host" if phase.workers_are_units else "a device"
+        reason = f"attempt {state.attempt} failed: {failure.cause}; not the program, but {what}"
+        return go_on(state, f"{reason}: nothing is charged", at, policy)
     host_may_be_gone = phase.workers_are_units and failure.struck
     if phase.num_units and (failure.hardware or host_may_be_gone):
         return suspect(state, failure, adjustable, at, policy)

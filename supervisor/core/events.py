@@ -13,6 +13,7 @@ from supervisor.core.liveness import Silence
 from supervisor.core.policy import RestartPolicy
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
 from supervisor.host.notice import Notice
+from supervisor.protocol.loss_spikes import LossSpike
 from supervisor.protocol.messages import Message, Stage
 
 
@@ -51,6 +52,9 @@ class SupervisorStarted:
     changed: bool = False
     """Whether the phase that the job is in computes something else than in the last attempt: how
     that one ended says nothing of it. Older journals lack this field."""
+    lease_epoch: int = 0
+    """The number of this owner of model_dir, as its lease counts them; 0: there is no lease. Older
+    journals lack this field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +203,17 @@ class WorkersIdle:
 
 
 @dataclass(frozen=True, slots=True)
+class NativeStacks:
+    """A tool has begun to write the native stacks of workers that hang, or all such tools have
+    ended."""
+
+    at: float
+    attempt: int
+    written: bool
+    """Whether they have ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class LossesNotFinite:
     """A worker reported a loss that is NaN or Inf."""
 
@@ -274,9 +289,15 @@ class WorkersGone:
     unproven: int | None = None
     """The newest step above `committed` that is complete, but was not seen closed by its writer: it
     does not count, but the program may go on from it. None: there is none."""
+    torn: str | None = None
+    """The newest step in the directory of checkpoints, by its path, if it is above `committed` and
+    not complete; after exit code 0, only if the attempt wrote it. None: there is none."""
     stood_at: str = ""
     """Where the workers stood when they were asked for their stacks, because nothing was heard from
     them; empty: they were not asked, or wrote none."""
+    heard_no_sigterm: bool = False
+    """Whether every worker ended by itself without having been told of any SIGTERM: then its exit
+    code says as much as if none had been sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +324,18 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfit:
+    """Units that are there, and that only a person can make usable: they are set up wrongly."""
+
+    number: int
+    """How many these are."""
+    reason: str
+    """Which units these are, and why they cannot be used."""
+    advice: str
+    """What a person should do about them."""
+
+
+@dataclass(frozen=True, slots=True)
 class DevicesProbed:
     """The answer to the `ProbeDevices` with this `number`."""
 
@@ -316,6 +349,9 @@ class DevicesProbed:
     obstacle: Obstacle | None = None
     """Why no unit can be used, whatever they are like; None: nothing keeps them from it. Then no
     unit is blamed: `bad` names only units that were found bad."""
+    unfit: Unfit | None = None
+    """The units that a person has to set up otherwise, while there are others; None: there are
+    none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +442,30 @@ class StragglerFound:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceFoundWrong:
+    """A check of the workers has found a unit that computes wrongly without an error."""
+
+    at: float
+    attempt: int
+    unit: str
+    """The device, or the host where workers are hosts."""
+    step: int
+    """The step that was checked."""
+    reason: str
+    """What it has computed wrongly, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossSpiked:
+    """The loss of a step stands out from those before it. It ends nothing: people are told."""
+
+    at: float
+    attempt: int
+    spike: LossSpike
+    """Which step, and what was usual before it."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """The time of `JobState.deadline` has come.
 
@@ -428,6 +488,7 @@ Event = (
     | MaintenanceAnnounced
     | SilenceExcused
     | WorkersIdle
+    | NativeStacks
     | LossesNotFinite
     | CheckpointCommitted
     | CheckpointsFound
@@ -443,6 +504,8 @@ Event = (
     | SaveRequested
     | HostsLeaving
     | StragglerFound
+    | DeviceFoundWrong
+    | LossSpiked
     | DeadlineReached
 )
 

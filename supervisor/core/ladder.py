@@ -52,6 +52,10 @@ class Ladder:
         """Returns the units that the attempt runs on."""
         return self.placement.units if self.placement is not None else phase.units
 
+    def hosts(self, phase: PhasePolicy) -> tuple[str, ...]:
+        """Returns the host of each rank of the attempt, if these are machines of a cluster."""
+        return self.units(phase) if phase.num_hosts else ()
+
     def num_devices(self, phase: PhasePolicy) -> int | None:
         """Returns the rung as a number of devices; None: that number is not known."""
         if self.placement is not None:

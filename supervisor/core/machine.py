@@ -46,13 +46,16 @@ from supervisor.core.events import (
     CheckpointSetAside,
     CheckpointsFound,
     DeadlineReached,
+    DeviceFoundWrong,
     DevicesProbed,
     Event,
     HostsLeaving,
     LaunchCancelled,
     LaunchFailed,
     LossesNotFinite,
+    LossSpiked,
     MaintenanceAnnounced,
+    NativeStacks,
     Noticed,
     PhaseBegun,
     QuarantineCleared,
@@ -83,11 +86,15 @@ from supervisor.core.stopping import (
     hung,
     launch_cancelled,
     losses_not_finite,
+    native_stacks,
     save_measured,
     stop_requested,
     workers_idle,
 )
 from supervisor.core.transitions import StepResult, go_on, probe, signal
+
+_SPIKES_REMEMBERED = 8
+"""Spikes of the loss that are remembered: the newest."""
 
 
 def step(state: JobState, event: Event, policy: RestartPolicy) -> StepResult:
@@ -140,6 +147,27 @@ def _straggler_found(state: JobState, event: StragglerFound, policy: RestartPoli
         return state, ()
     others = (each for each in state.stragglers if each.rank != event.straggler.rank)
     return replace(state, stragglers=(*others, event.straggler)), ()
+
+
+def _device_found_wrong(
+    state: JobState, event: DeviceFoundWrong, policy: RestartPolicy
+) -> StepResult:
+    """Keep the unit from the next attempt. The workers end themselves, with an error."""
+    phase = policy.phases[state.phase]
+    if event.attempt != state.attempt or not isinstance(state.doing, Alive):
+        return state, ()
+    if event.unit not in state.ladder.units(phase) or event.unit in state.quarantine.units:
+        return state, ()
+    until = event.at + policy.quarantine_for
+    return replace(state, quarantine=state.quarantine.add({event.unit: event.reason}, until)), ()
+
+
+def _loss_spiked(state: JobState, event: LossSpiked, policy: RestartPolicy) -> StepResult:
+    """Nothing is decided: people are told, and `supervise status` shows it."""
+    if event.attempt != state.attempt or not isinstance(state.doing, Alive):
+        return state, ()
+    earlier = [each for each in state.loss_spikes if each.step < event.spike.step]
+    return replace(state, loss_spikes=(*earlier, event.spike)[-_SPIKES_REMEMBERED:]), ()
 
 
 def _rung_compile_failed(
@@ -227,7 +255,7 @@ def _why_killed(
 ) -> str:
     """Returns why a group whose deadline has come is killed."""
     if isinstance(group, Killing):
-        return "its processes are not confirmed gone yet"
+        return "the processes of the attempt are not confirmed gone yet"
     if state.ends_group:
         return "the grace period is over"
     match group:
@@ -257,6 +285,7 @@ _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], StepResult]] = {
     MaintenanceAnnounced: _maintenance_announced,
     SilenceExcused: _silence_excused,
     WorkersIdle: workers_idle,
+    NativeStacks: native_stacks,
     LossesNotFinite: losses_not_finite,
     CheckpointCommitted: checkpoint_committed,
     CheckpointsFound: _checkpoints_found,
@@ -272,5 +301,7 @@ _HANDLERS: dict[type, Callable[[JobState, Any, RestartPolicy], StepResult]] = {
     SaveRequested: save_requested,
     HostsLeaving: hosts_leaving,
     StragglerFound: _straggler_found,
+    DeviceFoundWrong: _device_found_wrong,
+    LossSpiked: _loss_spiked,
     DeadlineReached: _deadline_reached,
 }

@@ -85,5 +85,6 @@ def _in_phase(state: JobState, number: int, policy: RestartPolicy) -> JobState:
         ladder=Ladder(doubtful=short),
         recovery=Recovery(),
         longest_save=None,
+        loss_spikes=(),
         last_failure=None,
     )

@@ -72,7 +72,11 @@ class RestartPolicy:
     impatient_grace_period: float = 5.0
     """The most that is left of the grace period after a second request to stop."""
     stack_dump: float = 2.0
-    """The time for the stack dump of a hung group before it is asked to stop."""
+    """The time for the stack dump of a hung group before it is asked to stop; counted from the end
+    of the native stacks, if a tool writes them."""
+    native_stacks: float = 10.0
+    """The most that a hung group is not asked to stop because a tool writes its native stacks. On
+    an idle machine those of a trainer took 0.1 to 0.9 s."""
     corroboration: float = 1.0
     """The least wait before a restart after a preemption, for example after a worker died of a
     SIGTERM that the supervisor did not send. The host may be about to go: in this time the

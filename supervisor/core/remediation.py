@@ -161,7 +161,9 @@ def _roll_back(
         told = "NaN or Inf came twice without a new checkpoint between: it would come again"
         return Course(remediation, told, ExitCode.FAILED)
     if SKIP_STEPS not in adjustable:
-        told = f"step {step} gave NaN or Inf twice, and no (more) batches may be skipped"
+        left = "no more" if remediation.adjustments.skip_steps else "none"
+        why = f"its batch may not be skipped: skip_bad_batches of the config allows {left}"
+        told = f"step {step} gave NaN or Inf twice, and {why}"
         return Course(remediation, told, ExitCode.FAILED)
     if step in remediation.adjustments.skip_steps:
         told = f"step {step} gave NaN or Inf again, although its batch is skipped"

@@ -69,7 +69,10 @@ def worker_reported(state: JobState, event: WorkerReported, policy: RestartPolic
     liveness = state.liveness.heard(event.message, event.at, limits)
     recovery, decisions = _recovering(state, event, policy)
     goodput = state.goodput.trains(event.at) if decisions else state.goodput
-    is_told, stages = state.stages.entered(liveness.stage, event.at)
+    stages = state.stages
+    if isinstance(event.message, RestoredMessage) and event.message.step is None:
+        stages = stages.found_nothing(event.at)
+    is_told, stages = stages.entered(liveness.stage, event.at)
     state = replace(state, liveness=liveness, recovery=recovery, goodput=goodput, stages=stages)
     state, told = tell_stages(state, event.at, liveness.step) if is_told else (state, ())
     return state, (*decisions, *told)

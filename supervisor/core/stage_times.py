@@ -36,6 +36,8 @@ class StageTimes:
     """Seconds by name of the stage, in the order in which the stages were first left."""
     untold: int = 0
     """How many changes of stage were not recorded."""
+    begins_afresh: bool = False
+    """Whether the program has told that there was nothing to restore."""
     allowance: Allowance = CHANGES
 
     def started(self, at: float, stage: Stage | None) -> StageTimes:
@@ -51,11 +53,22 @@ class StageTimes:
         after = replace(self.until(at), stage=stage, untold=untold, allowance=allowance)
         return is_told, after
 
+    def found_nothing(self, at: float) -> StageTimes:
+        """Returns the value after the program has told that there was nothing to restore: its
+        restoring was the making of a first state, a part of its start."""
+        after = replace(self.until(at), begins_afresh=True)
+        seconds = {**after.seconds}
+        restoring = seconds.pop(Stage.RESTORING, 0.0)
+        if restoring:
+            seconds[Stage.STARTING] = seconds.get(Stage.STARTING, 0.0) + restoring
+        return replace(after, seconds=seconds)
+
     def until(self, at: float) -> StageTimes:
         """Returns the value with the time until `at` added (0 for a late event)."""
         if self.mark is None or at <= self.mark:
             return self
-        name = str(self.stage or UNNAMED)
+        is_start = self.begins_afresh and self.stage is Stage.RESTORING
+        name = str(Stage.STARTING if is_start else self.stage or UNNAMED)
         seconds = self.seconds.get(name, 0.0) + at - self.mark
         return replace(self, mark=at, seconds={**self.seconds, name: seconds})
 

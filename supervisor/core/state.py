@@ -42,6 +42,7 @@ from supervisor.core.recovery import Recovery
 from supervisor.core.remediation import Remediation
 from supervisor.core.stage_times import StageTimes
 from supervisor.diagnosis.failure import Failure, Survivor, WorkerExit
+from supervisor.protocol.loss_spikes import LossSpike
 
 _ENDS_GROUP = Hang | MakesWay | Idle | NotFinite
 """The causes for which the supervisor ends a group that could go on."""
@@ -135,6 +136,9 @@ class JobState:
     last_failure: Failure | None = None
     stragglers: tuple[Straggler, ...] = ()
     """The ranks of the latest attempt that keep the others waiting."""
+    loss_spikes: tuple[LossSpike, ...] = ()
+    """The newest losses of the phase that stand out, by step; one that was run again is
+    there once."""
 
     @property
     def status(self) -> Status:

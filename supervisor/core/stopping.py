@@ -27,11 +27,13 @@ from supervisor.core.doing import (
     Running,
     Stopping,
     Waiting,
+    Workers,
 )
 from supervisor.core.ending import ended_well, kill, work_is_done
 from supervisor.core.events import (
     LaunchCancelled,
     LossesNotFinite,
+    NativeStacks,
     SaveMeasured,
     StopRequested,
     StopSource,
@@ -200,8 +202,32 @@ def hung(
     stopping = Stopping(group.workers, hang, deadline=at + policy.stack_dump)
     recovery = state.recovery.died(at - silence.seconds).spent("detect", at)
     state = replace(state, doing=stopping, recovery=recovery)
-    reason = f"nothing was heard of it for {silence.seconds:.1f} s in stage {silence.stage}"
+    who = _who_is_silent(group.workers)
+    reason = f"nothing was heard of {who} for {silence.seconds:.1f} s in stage {silence.stage}"
     return state, (DumpStacks(state.attempt, reason),)
+
+
+def _who_is_silent(workers: Workers) -> str:
+    """Returns of whom nothing is heard, for people: of several ranks, those that have not ended."""
+    if workers.world_size == 1:
+        return "it"
+    ranks = set(range(workers.world_size)).difference(each.rank for each in workers.exits)
+    return f"rank {ranks.pop()}" if len(ranks) == 1 else "any rank"
+
+
+def native_stacks(state: JobState, event: NativeStacks, policy: RestartPolicy) -> StepResult:
+    """SIGTERM waits until the native stacks of a hung group are written: a worker that ended
+    meanwhile would leave an empty file."""
+    group, at = state.doing, event.at
+    if not (isinstance(group, Stopping) and isinstance(group.cause, Hang)):
+        return state, ()
+    if group.cause.asked or event.attempt != state.attempt:
+        return state, ()
+    if event.written:
+        deadline = min(group.deadline, at + policy.stack_dump)
+    else:
+        deadline = at + policy.native_stacks
+    return replace(state, doing=replace(group, deadline=deadline)), ()
 
 
 def workers_idle(state: JobState, event: WorkersIdle, policy: RestartPolicy) -> StepResult:

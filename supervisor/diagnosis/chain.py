@@ -134,6 +134,8 @@ class Chain:
     """Whether an error led to it that is not in the text, because the log begins after that."""
     followed: int = 0
     """How many lines of its process follow that say anything, see `native_text.speaks`."""
+    is_recorded: bool = False
+    """Whether it is of a failure record, not of an output."""
 
     @property
     def is_of_a_launcher(self) -> bool:

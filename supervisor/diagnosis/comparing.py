@@ -35,6 +35,11 @@ _COMPLAINT = re.compile(
     r"(?i)error|fail|cannot|can't|could not|unable|invalid|fatal|abort|denied|refuse|not found|"
     r"missing|unknown|unsupported|exception|panic|no such"
 )
+_TOLD_END = re.compile(
+    r"(?:\S+: line \d+: +\d+ |g?make(?:\[\d+\])?: \*\*\* \[[^\]]{1,300}\] )"
+    r"(?:Killed|Terminated|Aborted|Segmentation fault|Bus error|Error \d+)\b"
+)
+"""A line of a shell about a signal, or of make: it says how a program ended, not what failed."""
 _LAST = 3
 """The number of last lines that identify a failure for which no error text is known."""
 _SPELLED = str.maketrans({str(digit): f" {name} " for digit, name in enumerate(_DIGIT_NAMES)})
@@ -92,6 +97,11 @@ def signature_of(judgement: Judgement, evidence: Evidence) -> str | None:
     return signature(kind, told, calls, stage, step, codes=_codes_of_exit(rank.exit))
 
 
+def tells_only_the_end(line: str) -> bool:
+    """True if a shell or make says how a program ended; the lines before it say what failed."""
+    return _TOLD_END.match(line) is not None
+
+
 def _complaint(said: Chain) -> str:
     """Returns the last lines that speak of a failure, else the last lines with digits as words.
 
@@ -100,7 +110,8 @@ def _complaint(said: Chain) -> str:
     very last one may say nothing.
     """
     lines = [each.text for each in said.members]
-    complaints = [line for line in lines if _COMPLAINT.search(line)]
+    others = [line for line in lines if not tells_only_the_end(line)]
+    complaints = [line for line in others if _COMPLAINT.search(line)]
     if complaints:
         return "\n".join(complaints[-_LAST:])
     return "\n".join(lines[-_LAST:]).translate(_SPELLED)

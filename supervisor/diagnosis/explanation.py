@@ -15,6 +15,7 @@ from supervisor.diagnosis.certainty import is_certain
 from supervisor.diagnosis.chain import Chain, Origin, PrintedError
 from supervisor.diagnosis.failure import Evidence, Failure, RankEvidence
 from supervisor.diagnosis.outcome import Verdict
+from supervisor.diagnosis.ownership import is_of_our_trainer, is_of_supervisor
 from supervisor.diagnosis.rules import Rule, codes_wanted, leftmost_match, matched_text
 from supervisor.diagnosis.secret_forms import REDACTED
 from supervisor.diagnosis.speakers import Speaker
@@ -26,6 +27,8 @@ MOST = 100
 """The largest number of errors that are explained: a log may hold thousands."""
 _MAX_WORDS = 120
 _MAX_PATTERN = 80
+_OF_THE_DATA = ".data_files.DataError"
+"""The type of what our trainer and its checks say of the data."""
 _SPEAKERS = {
     Speaker.OWN: "your own code",
     Speaker.IO: "a library that talks to a network, a store or another process",
@@ -101,17 +104,18 @@ def explain(
         return None
     judgements, left_out = ranked_judgements(evidence, success, rules)
     judgements = list(_distinct(judgements))
-    errors = tuple(_candidate(each, judgements, redact) for each in judgements[:MOST])
-    told = {(error.rank, error.line) for error in errors}
-    discarded = (
+    shown = judgements[:MOST]
+    told = {(each.rank.exit.rank, _line(each.member, each.rank, redact)) for each in shown}
+    found = (
         Discarded(each.rank.exit.rank, _line(each.chain.members[-1], each.rank, redact), each.why)
         for each in left_out[:MOST]
     )
+    discarded = tuple(each for each in found if (each.rank, each.line) not in told)
     return Explanation(
         failure_of(judgements[0], evidence, redact),
-        errors,
+        tuple(_candidate(each, judgements, bool(discarded), redact) for each in shown),
         max(0, len(judgements) - MOST),
-        tuple(each for each in discarded if (each.rank, each.line) not in told),
+        discarded,
         tuple(_changes(judgements[0], evidence, success, rules, redact)),
     )
 
@@ -127,16 +131,18 @@ def _distinct(judgements: list[Judgement]) -> Iterator[Judgement]:
         seen.add(said)
 
 
-def _candidate(judgement: Judgement, judgements: list[Judgement], redact: Redact) -> Candidate:
+def _candidate(
+    judgement: Judgement, judgements: list[Judgement], are_others_discarded: bool, redact: Redact
+) -> Candidate:
     chain, member, rank = judgement.chain, judgement.member, judgement.rank
     return Candidate(
         rank=rank.exit.rank,
         line=_line(member, rank, redact),
         where=one_line(redact(place_of(judgement))),
-        speaker=_SPEAKERS.get(member.speaker, "") if member is not None else "",
+        speaker=_speaker_in_words(member) if member is not None else "",
         origin=chain.origin.told if chain is not None else "how the process ended",
         time=chain.when if chain is not None else "",
-        why=_why_root(judgements)
+        why=_why_root(judgements, are_others_discarded)
         if judgement is judgements[0]
         else _why_not_root(judgement, judgements[0]),
         matches=tuple(
@@ -150,12 +156,25 @@ def _candidate(judgement: Judgement, judgements: list[Judgement], redact: Redact
     )
 
 
-def _why_root(judgements: list[Judgement]) -> str:
+def _speaker_in_words(error: PrintedError) -> str:
+    """Returns who raised an error; empty: not known. For the rules our trainer is as the user's own
+    code, where it runs from a checkout, or as a library, where it is installed."""
+    is_ours = is_of_our_trainer(error.raised_in) or is_of_supervisor(error.raised_in)
+    if is_ours and error.type.endswith(_OF_THE_DATA):
+        return "supervise's check of the data: the data is at fault, not the code"
+    if is_of_supervisor(error.raised_in):
+        return "supervise itself"
+    if is_of_our_trainer(error.raised_in):
+        return "supervise's own trainer"
+    return _SPEAKERS.get(error.speaker, "")
+
+
+def _why_root(judgements: list[Judgement], are_others_discarded: bool) -> str:
     root, *others = judgements
     if root.chain is None:
         return "no error was found that says more" if root.rank.output else "there is no output"
     if not any(other.chain for other in others):
-        return "it is the only error that was found"
+        return f"it is the only error that {'counts' if are_others_discarded else 'was found'}"
     if not root.drawbacks:
         return "nothing speaks against it, and it came first"
     return f"less speaks against it than against the others ({'; '.join(root.drawbacks)})"
@@ -186,7 +205,7 @@ def _met_conditions(
     if about is not None and rule.codes:
         yield f"code {' '.join(sorted(codes_wanted(rule, about.codes)))}"
     if about is not None and rule.speakers and about.speaker in _SPEAKERS:
-        yield f"raised by {_SPEAKERS[about.speaker]}"
+        yield f"raised by {_speaker_in_words(about)}"
     if judgement.chain is not None and rule.frames:
         yield f"frame {_words(leftmost_match(rule.frames, redact(judgement.chain.path)))}"
     if rule.signals or rule.exit_codes:

@@ -32,6 +32,8 @@ _KNOWN = re.compile(
 _GROUP_BAR = re.compile(r"^[ +|-]*[+|] (?=\S|  )")
 _BARS = re.compile(r"(?:\r*[ \t]*\d{1,3}%\|[^\r]*\r)+(?![^\r]*%\|)")
 """Progress bars that another text replaced on the same line. No prefix stands before them."""
+_START_ERROR = re.compile(r"Error in (?:site|user)customize; set PYTHONVERBOSE for traceback:\s*")
+"""What Python's `site` prints before the exception of such a module, which is on the next line."""
 
 _WORD = re.compile(r"\w")
 _GROUP = re.compile(r"\+ Exception Group Traceback|\+-\+?-{4}|^[-+| ]*-{5} ?\d+ ?-{5}")
@@ -69,7 +71,8 @@ def processes(text: str) -> list[list[LogLine]]:
         if peeled == lines:
             break
         lines = peeled
-    return [list(_pieces(_without_margin(group))) for group in _by_writer(lines)]
+    groups = (list(_pieces(_without_margin(group))) for group in _by_writer(lines))
+    return [list(_without_start_errors(group)) for group in groups]
 
 
 def clean_lines(text: str) -> list[str]:
@@ -103,6 +106,17 @@ def _pieces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
             text = keep_beginning(piece, MAX_LINE)  # no secret is cut in two
             is_quoted = line.is_quoted or (text.startswith("| ") and not has_group)
             yield line._replace(text=_GROUP_BAR.sub("", text, count=1), is_quoted=is_quoted)
+
+
+def _without_start_errors(lines: Sequence[LogLine]) -> Iterator[LogLine]:
+    """Yields the lines without those about a `sitecustomize` that failed: Python goes on after it,
+    so it is never why a program ended."""
+    is_next = False
+    for line in lines:
+        head = _START_ERROR.match(line.text)
+        if head is None and not is_next:
+            yield line
+        is_next = head is not None and head.end() == len(line.text)
 
 
 def _by_writer(lines: Sequence[LogLine]) -> list[list[LogLine]]:

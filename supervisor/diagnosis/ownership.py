@@ -23,9 +23,25 @@ _SHARED = re.compile(
 tool, and checkouts of well-known projects."""
 
 
+_ROOT = __file__.rsplit("/", 3)[0]
+_TRAINER = f"{_ROOT}/trainer"
+_SUPERVISOR = f"{_ROOT}/supervisor/"
+
+
 def is_own(path: str) -> bool:
     """True if a file may be the user's own code: it is not known to be a library's."""
     return _FOREIGN.search(path) is None
+
+
+def is_of_our_trainer(path: str) -> bool:
+    """True if a file is one of our own trainer, which is installed beside this package."""
+    return path.rpartition("/")[0] == _TRAINER
+
+
+def is_of_supervisor(path: str) -> bool:
+    """True if a file is one of the supervisor's package, whose checks of the data and of the config
+    our trainer calls, too."""
+    return path.startswith(_SUPERVISOR)
 
 
 def is_surely_own(path: str) -> bool:

@@ -16,7 +16,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from operator import itemgetter
 
 from supervisor.diagnosis.chain import Chain, Origin, PrintedError
@@ -32,6 +32,7 @@ from supervisor.diagnosis.traceback_text import MAX_FRAMES, TracebackReader, fra
 from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 
 _CALLBACK = re.compile(r"(?:[Cc]allback|Generated function)\b")
+_OF_TRACEBACKS = frozenset({Origin.MAIN, Origin.THREAD, Origin.LOGGED})
 _ITS_ERROR = re.compile(r" error[^:]{0,300}: ")
 _EMBEDDED = re.compile(r"(?:.*?[ :])??((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (.*)")
 
@@ -155,7 +156,20 @@ def chain_of_record(record: FailureRecord, output: str = "") -> Chain | None:
     )
     frames = [frame for line in lines if (frame := frame_in(line))][-MAX_FRAMES:]
     explained = tuple(_explained(member, output) for member in members)
-    return _unwrapped(Chain(explained, Origin.MAIN, frames_of_chain(frames))) if members else None
+    if not members:
+        return None
+    return _unwrapped(Chain(explained, Origin.MAIN, frames_of_chain(frames), is_recorded=True))
+
+
+def tracebacks_before(recorded: Chain, output: str) -> list[Chain]:
+    """Returns the tracebacks of an output that were printed before that of a failure record."""
+    said = {(_kind(member), _message(member)) for member in recorded.members}
+
+    def is_another(chain: Chain) -> bool:
+        return all((_kind(each), _message(each)) not in said for each in chain.members)
+
+    printed = (chain for chain in chains_of_text(output) if chain.origin in _OF_TRACEBACKS)
+    return [*takewhile(is_another, printed)]
 
 
 def _lines_of(traceback: str) -> list[str]:

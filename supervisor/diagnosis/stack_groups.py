@@ -10,11 +10,16 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from supervisor.diagnosis.frames import Frame, place
 
 _THREAD = re.compile(r"(?:Current t|T)hread 0x[0-9a-fA-F]+ .*\(most recent call first\):")
 _CALL = re.compile(r'  File "([^"]*)", line (\d+) in (.*)')
+_PROCESS_OF_PY_SPY = re.compile(r"Process (\d+): .*")
+_THREAD_OF_PY_SPY = re.compile(r"Thread (\d+) \(.*")
+_CALL_OF_PY_SPY = re.compile(r" +(.+?) \((.*\.py|<.*>):(\d+)\)")
+"""Calls of native code have no place, or one in a file of another kind."""
 _CRASH = "Fatal Python error: "
 _MOST_FRAMES = 12
 """How many of the innermost frames must be alike."""
@@ -40,16 +45,28 @@ class StackGroup:
 
 def main_stack(dump: str) -> tuple[Frame, ...]:
     """Returns the innermost frames of the main thread in the last dump that `faulthandler` wrote on
-    request, the innermost last; empty: there is none, or it shows a crash.
+    request, or in the dump of py-spy, the innermost last; empty: there is none, or it shows a
+    crash.
 
     `faulthandler` writes the newest thread first, so the main thread comes last.
     """
     lines = dump.splitlines()
+    if lines and (process := _PROCESS_OF_PY_SPY.fullmatch(lines[0])):
+        return _main_of_py_spy(lines, process[1])
     if any(line.startswith(_CRASH) for line in lines):
         return ()
     start = max((n for n, line in enumerate(lines) if _THREAD.fullmatch(line)), default=len(lines))
     calls = (_CALL.fullmatch(line) for line in lines[start + 1 :])
     frames = [Frame(call[1], call[2], call[3]) for call in calls if call is not None]
+    return tuple(reversed(frames[:_MOST_FRAMES]))
+
+
+def _main_of_py_spy(lines: Sequence[str], pid: str) -> tuple[Frame, ...]:
+    threads = map(_THREAD_OF_PY_SPY.fullmatch, lines)
+    start = next((n for n, one in enumerate(threads, 1) if one and one[1] == pid), len(lines))
+    below = takewhile(lambda line: line.startswith(" "), lines[start:])
+    calls = map(_CALL_OF_PY_SPY.fullmatch, below)
+    frames = [Frame(call[2], call[3], call[1]) for call in calls if call is not None]
     return tuple(reversed(frames[:_MOST_FRAMES]))
 
 

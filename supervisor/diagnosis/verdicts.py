@@ -14,7 +14,7 @@ from typing import TypeVar
 from supervisor.config.judgement import Remedy
 from supervisor.config.patterns import SlowPatternError
 from supervisor.diagnosis.certainty import grounds, is_certain
-from supervisor.diagnosis.chain import Chain, PrintedError
+from supervisor.diagnosis.chain import Chain
 from supervisor.diagnosis.comparing import is_compared, signature_of
 from supervisor.diagnosis.crash import place_of_crash, python_stack
 from supervisor.diagnosis.doubt import hidden_failure
@@ -28,7 +28,8 @@ from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.failure_record import FailureRecord
 from supervisor.protocol.messages import Stage, printable
 
-_MAX_ROOT_CAUSE = 300
+_MAX_ROOT_CAUSE = 400
+_MAX_BEGINNING = 240
 _Answer = TypeVar("_Answer")
 
 
@@ -106,7 +107,7 @@ def in_time(
 
 
 _HANG_ADVICE = (
-    "Read in the stacks (rank*.stacks.txt) what it waits for, and mend that. Only if they show it "
+    "Read in the stacks (rank*stacks.txt) what it waits for, and mend that. Only if they show it "
     "at work, give it more time: a longer trainer.init.autorestart.deadlines.{stage} (in the "
     "config, or by --set)."
 )
@@ -224,17 +225,16 @@ def launch_failure(error: OSError | ValueError, argv: tuple[str, ...]) -> Failur
     )
 
 
-def no_hosts_failure(wanted: int, ready: int, why: str = "") -> Failure:
-    """Returns the failure of an attempt that could not be started for lack of hosts: `ready` of
-    `wanted`, or for the reason `why`. It charges nothing."""
-    told = why or f"{ready} of {wanted} hosts are ready"
+def no_hosts_failure(why: str) -> Failure:
+    """Returns the failure of an attempt that could not be started for lack of hosts, for the reason
+    `why`. It charges nothing."""
     return Failure(
         cause="the hosts of the attempt are not there",
         verdict=Verdict.RESTART,
         rule="host-lost",
         reason="A host was lost, or did not become ready, before the workers were started.",
         advice="Nothing, unless it happens often: then look at the cluster.",
-        root_cause=printable(told),
+        root_cause=printable(why),
         rank=0,
         exit="not started",
         charge=Charge.NOTHING,
@@ -414,6 +414,16 @@ def with_target(
     )
 
 
+def without_peers(failure: Failure) -> Failure:
+    """Returns the `failure` of a job with one worker, told without peers: it has none."""
+    if failure.rule != "lost-peer":
+        return failure
+    connection = next(rule for rule in RULES if rule.name == "connection")
+    return replace(
+        failure, cause=connection.cause, reason=connection.reason, advice=connection.advice
+    )
+
+
 def unjudged_failure(error: Exception, exits: Sequence[WorkerExit]) -> Failure:
     """Returns the failure of an end whose judgement raised `error`, which is a bug of ours."""
     ended = next((each for each in exits if not each.clean), exits[0])
@@ -470,7 +480,7 @@ def failure_of(
         and charge is Charge.RESTARTS
         and not rule.victim,
         step=rank.record.step if rank.record is not None else None,
-        traceback=_traceback(rank.record, member) or python_stack(rank),
+        traceback=_traceback(rank.record, chain) or python_stack(rank),
         where=one_line(redact(place_of(judgement))),
     )
 
@@ -482,17 +492,19 @@ def place_of(judgement: Judgement) -> str:
     return said or place_of_crash(python_stack(judgement.rank))
 
 
-def _traceback(record: FailureRecord | None, member: PrintedError | None) -> str:
-    """Returns the traceback of the failure record; empty if it only shows how the program chose to
-    exit after the error, as with `sys.exit`."""
-    if record is None or (record.is_mere_exit and member is not None):
-        return ""
-    return record.traceback
+def _traceback(record: FailureRecord | None, chain: Chain | None) -> str:
+    """Returns the traceback of the failure record; empty if the root cause is another error, that
+    the output shows."""
+    is_of_output = chain is not None and not chain.is_recorded
+    return "" if record is None or is_of_output else record.traceback
 
 
 def one_line(text: str) -> str:
-    """Returns the first 300 characters of `text` in one line. `text` must hold no secrets."""
-    return printable(text[:_MAX_ROOT_CAUSE])
+    """Returns `text` in one line, without the middle of a long one: its end may be the name of a
+    file. `text` must hold no secrets."""
+    if len(text) > _MAX_ROOT_CAUSE:
+        text = f"{text[:_MAX_BEGINNING]}...{text[_MAX_BEGINNING + 3 - _MAX_ROOT_CAUSE :]}"
+    return printable(text)
 
 
 def _confidence(rule: Rule, chain: Chain | None) -> Confidence:

@@ -16,9 +16,10 @@ from supervisor.diagnosis.failure import Evidence, RankEvidence, WorkerExit
 from supervisor.diagnosis.hints import points_above
 from supervisor.diagnosis.outcome import Confidence, Verdict
 from supervisor.diagnosis.own_values import matches_words_only, states_requirement
-from supervisor.diagnosis.rootcause import chain_of_record, chains_of_text
+from supervisor.diagnosis.rootcause import chain_of_record, chains_of_text, tracebacks_before
 from supervisor.diagnosis.rules import (
     GUARD_LOST,
+    LOST_WORKER,
     NO_OOM_KILL,
     NO_SPACE,
     NO_STEP_TOLD,
@@ -48,6 +49,9 @@ _SIGTERM_BROKE_IT = (
     "the process got SIGTERM, which also ends the peers and pipes that it then misses"
 )
 _BEFORE_THE_END = "it was only printed, and the process was then ended from outside"
+_BEFORE_THE_RECORD = (
+    "it was printed before the error that ended the program, which does not say that it came of it"
+)
 _UNKNOWN_WORDS = "no rule matches the last lines"
 
 
@@ -107,6 +111,14 @@ class DiscardedChain:
 
 def _points(member: PrintedError | None) -> bool:
     return member is not None and points_above(member.text)
+
+
+def _is_how_python_ends(chain: Chain, signal: str) -> bool:
+    """True if Python itself has sent the `signal` to its process, after this exception, which
+    nobody caught."""
+    return signal == "SIGINT" and any(
+        each.type == "KeyboardInterrupt" for each in chain.members if chain.origin is Origin.MAIN
+    )
 
 
 def is_hearsay(chain: Chain | None) -> bool:
@@ -204,8 +216,12 @@ class _RankJudge:
         If the rank was killed from outside, only an error that ended the program counts.
         """
         rank, ended, judged = self.rank, signal_of(self.rank.exit), False
-        for chain in self._chains():
-            if ended in FROM_OUTSIDE and (chain.origin > Origin.ABORT or self._ended_silently()):
+        chains, set_aside = self._chains()
+        for chain in set_aside:
+            yield DiscardedChain(rank, chain, _BEFORE_THE_RECORD)
+        for chain in chains:
+            was_printed = chain.origin > Origin.ABORT or self._ended_silently()
+            if ended in FROM_OUTSIDE and was_printed and not _is_how_python_ends(chain, ended):
                 yield DiscardedChain(rank, chain, _BEFORE_THE_END)
                 continue
             judgement = self._of_chain(chain)
@@ -231,21 +247,23 @@ class _RankJudge:
         """
         return self.rank.ended_before_kill and self.rank.record is None
 
-    def _chains(self) -> Sequence[Chain]:
+    def _chains(self) -> tuple[Sequence[Chain], Sequence[Chain]]:
         """Returns the errors of the rank: of its failure record if there is one, else of its
-        output.
+        output; and those of its output that do not count beside the record.
 
-        The record of a launcher only says that a process of its own has failed: the output says
-        why.
+        The record of a launcher, or of a lost worker, only says that another process has failed:
+        the output says why.
         """
         rank, record = self.rank, self.rank.record
         told = None if record is None or record.is_mere_exit else record
         chain = chain_of_record(told, rank.output) if told is not None else None
         if chain is not None and not (chain.is_of_a_launcher and rank.output):
-            return (chain,)
+            before = tracebacks_before(chain, rank.output)
+            is_of_a_loss = self._of_chain(chain).rule.name == LOST_WORKER
+            return ((*before, chain), ()) if is_of_a_loss else ((chain,), before)
         if (rank.exit.clean and not rank.code_of_reader) or not rank.output:
-            return ()
-        return chains_of_text(rank.output)
+            return (), ()
+        return chains_of_text(rank.output), ()
 
     def _of_chain(self, chain: Chain) -> Judgement:
         """Returns the judgement of a chain.

@@ -68,11 +68,21 @@ def _kind(folder: Path) -> Finding:
     return ok(DISK, f"{folder} is on {kind}, a file system of this host")
 
 
-def _room(folder: Path) -> Iterator[Finding]:
+def checkpoints(folder: Path, model_dir: Path | None) -> Iterator[Finding]:
+    """Yields what room is left in `folder`, where a job has its checkpoints, if it is on another
+    file system than `model_dir` (None: that is in a bucket). The program's folder is not written
+    to."""
+    if not folder.is_dir():
+        yield note(DISK, f"{folder}, where the checkpoints were found, is no folder on this host")
+    elif model_dir is None or folder.stat().st_dev != nearest_existing(model_dir).stat().st_dev:
+        yield from _room(folder, f"{folder}, where the checkpoints are: ", "the checkpoints")
+
+
+def _room(folder: Path, where: str = "", what: str = "model_dir") -> Iterator[Finding]:
     status = os.statvfs(folder)
     free = status.f_bavail * status.f_frsize
-    text = f"{size_text(free)} free"
-    remedy = "delete what is not needed, or use another disk for model_dir"
+    text = f"{where}{size_text(free)} free"
+    remedy = f"delete what is not needed, or use another disk for {what}"
     if free < _ROOM:
         yield wrong(DISK, f"{text}: the disk is full", remedy)
     elif free < _MUCH_ROOM:
@@ -80,8 +90,8 @@ def _room(folder: Path) -> Iterator[Finding]:
     else:
         yield ok(DISK, text)
     if status.f_files and status.f_favail < _ENTRIES:  # 0 files: they are not limited
-        text = f"{status.f_favail} inodes free: no more files can be made, whatever room there is"
-        yield wrong(DISK, text, "delete folders of many small files")
+        text = f"{where}{status.f_favail} inodes free: no more files can be made"
+        yield wrong(DISK, f"{text}, whatever room there is", "delete folders of many small files")
 
 
 def _written(folder: Path, *, is_full: bool) -> Iterator[Finding]:

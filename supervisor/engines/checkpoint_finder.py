@@ -10,6 +10,9 @@ base model that is deleted, above the first save. Until then a directory whose s
 with a lower step, takes the place of the one that was found. The core makes good what was counted
 by then (`core.budget`).
 
+Then that directory counts to the end of the attempt. The search only goes on, more slowly, to tell
+of another one: a program may restore from a folder in which it saves less often.
+
 The search runs in a thread of its own, because a file system may hang. The directory that was found
 is watched like any other.
 """
@@ -31,16 +34,17 @@ from supervisor.adapters.stores.nearby import entries_below
 from supervisor.config.named_program import with_shell_words
 from supervisor.config.usual_names import UsualNames, is_of, kind_of, kinds_together, unnumbered
 from supervisor.core.budget import has_an_epoch, is_of_a_later_epoch
+from supervisor.core.start_folders import are_of_two_starts
 from supervisor.engines.checkpoint_search import Search
-from supervisor.engines.handles import FoundPlace, Watch
-from supervisor.engines.save_place import SavePlace
+from supervisor.engines.handles import BegunAgain, FoundPlace, Watch
+from supervisor.engines.save_place import SavePlace, rounding
 from supervisor.engines.telling_names import may_be_a_step
 from supervisor.files.segments import JOURNAL
 from supervisor.host.aside import aside
 from supervisor.host.folder_changes import FolderChanges
 from supervisor.protocol.committed import OwnNames, is_committed, step_entries
 from supervisor.protocol.epochs import SavedStep, epochs_in, without_epochs
-from supervisor.protocol.this_machine import is_posix
+from supervisor.protocol.this_machine import is_posix, real_path
 
 Steps = Callable[[Path, OwnNames | None, bool | None], Iterable[tuple[int, Path]]]
 """Returns the committed steps in a directory, with their paths, highest first. The second argument
@@ -53,6 +57,8 @@ Raises:
 
 _WALKS = Pace(1.0, 60.0)
 """Seconds between two searches of all folders: they read thousands of entries."""
+_LATER = Pace(1.0, 60.0)
+"""Seconds between two looks once it is known which directory counts."""
 _MAX_ENTRIES = 5000
 _MAX_WALK = 2.0
 """The most seconds that a search of all folders takes."""
@@ -109,6 +115,9 @@ class CheckpointFinder:
         """The directories in which the attempt writes, with the time at which that was known."""
         self._own: set[Path] = set()
         """The steps that the attempt was seen to write."""
+        self._inside: set[Path] = set()
+        """Steps in which the attempt writes, but which may have been complete before. They are
+        judged in the thread, because a file system may hang."""
         self._programs: set[tuple[tuple[str, ...], Path]] = set()
         """The programs that the attempt was seen to start, with their working directories."""
         self._places: dict[Path, SavePlace] = {}
@@ -124,7 +133,9 @@ class CheckpointFinder:
         self._better_since: float | None = None
         """Since when a better directory than the present one is known."""
         self._walk_at, self._walk_pause = 0.0, _WALKS.least
-        self._is_over = self._is_stopped = False
+        self._is_decided = self._is_told = self._is_stopped = False
+        """Whether it is known which directory counts to the end of the attempt; whether the others
+        were told; whether `stop` was called."""
         self._lock = threading.Lock()
         """Held while `_watch`, `_found` or `_is_stopped` change; never during a look."""
         self._looking = threading.Lock()
@@ -158,20 +169,42 @@ class CheckpointFinder:
         if place.is_absolute():
             if len(self._told) < _MAX_WRITTEN:
                 self._told.add((place.parent, kind_of(place.name)))
-            self._note(path)
+            self._note_reported(place)
             with self._lock:
                 self._names_may_change()
             if len(self._made) < _MAX_WRITTEN:
                 self._made.add(place)  # a file has nothing below it
             self._changes.wake()
 
+    def _note_reported(self, path: Path) -> None:
+        """Note what the bootstrap reports. A path inside a step under its final name proves nothing
+        yet: a program may put its evaluation into a step of another job."""
+        for step in self._search.steps_in(str(path)):
+            if step in path.parents and step not in self._own:
+                if len(self._inside) < _MAX_WRITTEN:
+                    self._inside.add(step)
+            else:
+                self._note_step(step)
+
+    def _judge_inside(self) -> None:
+        """Note the steps that the attempt writes in, but those that are committed: such a step is
+        the attempt's only if it has made it, which is reported as well."""
+        for step in self._inside.copy():
+            with suppress(OSError):
+                if not is_committed(step, posix=is_posix(step)):
+                    self._note_step(step)
+                self._inside.discard(step)
+
     def _note(self, path: str) -> None:
         for step in self._search.steps_in(path):
-            self._written_since.setdefault(step.parent, time.monotonic())
-            if len(self._written) < _MAX_WRITTEN:
-                self._written.add((step.parent, kind_of(step.name)))
-            if len(self._own) < _MAX_WRITTEN:
-                self._own.add(step)
+            self._note_step(step)
+
+    def _note_step(self, step: Path) -> None:
+        self._written_since.setdefault(step.parent, time.monotonic())
+        if len(self._written) < _MAX_WRITTEN:
+            self._written.add((step.parent, kind_of(step.name)))
+        if len(self._own) < _MAX_WRITTEN:
+            self._own.add(step)
 
     def poll_now(self) -> None:
         """See `handles.Watch`."""
@@ -189,7 +222,7 @@ class CheckpointFinder:
         """See `handles.Finder`."""
         self._closed = closed
         try:
-            if not self._is_over:
+            if not self._is_decided:
                 aside(f"{self._search.known} (search)").ask(lambda: self._look(last=True))
         except TimeoutError:
             if self._found is None:
@@ -207,8 +240,12 @@ class CheckpointFinder:
         while not self._is_stopped and not self._is_over:
             self._look(last=False)
             asked = self._changes.wait(pause)
-            pause = DISK.after(pause, changed=asked)
+            pause = (_LATER if self._is_decided else DISK).after(pause, changed=asked)
         self._changes.close()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_decided and self._is_told
 
     def _look(self, *, last: bool) -> None:
         """Look at all directories, and take a better one; `last`: the attempt is over, so nothing
@@ -216,6 +253,7 @@ class CheckpointFinder:
         with self._looking:
             if self._is_over or (self._is_stopped and not last):
                 return
+            self._judge_inside()
             if not last:  # then the processes are gone, and others may have their pids
                 self._note_processes()
             is_whole = (last or time.monotonic() >= self._walk_at) and self._walk()
@@ -225,10 +263,10 @@ class CheckpointFinder:
                 return
             better = self._better_than(present, last=last)
             self._has_walked |= is_whole
-            self._is_over = present.rises and not has_an_epoch(str(self._current))
-            if better is not None and not self._is_over and self._is_time(better, present, last):
+            self._is_decided |= present.rises and not has_an_epoch(str(self._current))
+            if better is not None and not self._is_decided and self._is_time(better, present, last):
                 self._take(better)
-            if self._is_over or last:
+            if self._is_decided or last:
                 self._tell_others()
 
     def _is_time(self, better: Path, present: SavePlace, last: bool) -> bool:
@@ -246,12 +284,22 @@ class CheckpointFinder:
         place = self._places[directory]
         if self._names_in(directory) != self._names_seen[directory]:
             return  # the attempt has told since which names are its own
+        again = self._begun_again(directory)
         with self._lock:
             self._found = self._current = directory
             self._better_since = None
             self._names = self._names_in(directory)
-            self._on_found(FoundPlace(directory, self.kinds, place.steps, place.is_resumed))
+            self._on_found(FoundPlace(directory, self.kinds, place.steps, place.is_resumed, again))
             self._watch_again(self._start_watch)
+
+    def _begun_again(self, directory: Path) -> BegunAgain | None:
+        """See `FoundPlace.again`."""
+        last = self._places[self._current]
+        step = self._places[directory].began_below(last)
+        if step is None or last.before is None:
+            return None
+        are_two = are_of_two_starts(str(self._current), str(directory))
+        return BegunAgain(step, self._current, last.before) if are_two else None
 
     def _names_may_change(self) -> None:
         """Watch the directory that counts again, if the attempt writes another kind of name
@@ -282,12 +330,18 @@ class CheckpointFinder:
         return {kind for place, kind in self._written.copy() if place == directory}
 
     def _tell_others(self) -> None:
-        """Tell of the other directories, if which one counts was found out in this attempt."""
+        """Tell of the other directories: of all if which one counts was found out in this attempt,
+        else of those that had no steps before it."""
         epochs = without_epochs(str(self._current))
+        is_news = self._found is not None or self._places[self._current].before is None
         others = {
-            path: step for path, step in self._others.items() if without_epochs(str(path)) != epochs
+            path: step
+            for path, step in self._others.items()
+            if without_epochs(str(path)) != epochs
+            and (is_news or self._places[path].before is None)
         }
-        if others and (self._found is not None or self._places[self._current].before is None):
+        if others:
+            self._is_told = True
             self._on_others(self._current, others)
 
     # --- looking --------------------------------------------------------------------------------
@@ -322,13 +376,13 @@ class CheckpointFinder:
         named = {root for root in self._search.roots if not self._is_shared(root)}
         directories = {directory for directory, _ in written} | self._made.copy() | named
         for each in directories | self._walked:
-            if present.rises and not self._is_later_epoch(each):
-                continue
             self._changes.watch(each)
             place = self._committing(each)
             if place is None or place.newest is None:
                 continue
             self._others[each] = step = place.newest
+            if present.rises and not self._is_later_epoch(each):
+                continue
             if not last and self._may_be_told(each):
                 continue
             if place.above is not None and present.has_steps:
@@ -394,7 +448,8 @@ class CheckpointFinder:
         """Yields the kinds of the names in a directory that are from before the attempt."""
         for _, path in step_entries(directory):
             with suppress(FileNotFoundError):
-                if path.lstat().st_mtime < self._search.began - 1.0:
+                changed = path.lstat().st_mtime
+                if changed < self._search.began - rounding(changed):
                     yield kind_of(path.name)
 
     def _counting(self, directory: Path) -> Iterator[tuple[int, Path]]:
@@ -432,7 +487,7 @@ class CheckpointFinder:
 
     def _is_shared(self, root: Path) -> bool:
         """Whether others write in a folder too; it may lead there by a link."""
-        return Path(os.path.realpath(root)) in self._search.shared
+        return real_path(root) in self._search.shared
 
     def _walk(self) -> bool:
         """Search all folders for directories with steps whose place proves that they are this
@@ -455,14 +510,14 @@ class CheckpointFinder:
 
 
 def _is_same(one: Path, other: Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
+    return real_path(one) == real_path(other)
 
 
 def _is_of_another_job(directory: Path, model_dir: Path) -> bool:
     """Whether `directory` is below the model_dir of another job, which has a journal."""
-    ours = os.path.realpath(model_dir)
+    ours = real_path(model_dir)
     for each in (directory, *directory.parents):
-        if os.path.realpath(each) == ours:
+        if real_path(each) == ours:
             return False
         try:
             if (each / JOURNAL).exists():

@@ -79,9 +79,11 @@ def unproven_step(place: Path | Uri, own: OwnNames | None, committed: int | None
     return aside(str(place)).ask(look)
 
 
-def torn_step(place: Path | Uri, own: OwnNames | None, committed: int | None) -> Path | None:
+def torn_step(
+    place: Path | Uri, own: OwnNames | None, committed: int | None, *, new: bool
+) -> Path | None:
     """Returns the newest step, if it is above the newest `committed` one and is not complete; else
-    None. Called while no worker lives.
+    None. With `new`, only if the last attempt wrote it. Called while no worker lives.
 
     Raises:
         OSError: the place cannot be read, or does not answer in time.
@@ -92,7 +94,8 @@ def torn_step(place: Path | Uri, own: OwnNames | None, committed: int | None) ->
     def look() -> Path | None:
         step, path = next(iter(step_entries(place, own)), (None, place))
         is_above = step is not None and step != committed
-        return path if is_above and _closed_steps(place, own).is_torn(path) else None
+        is_torn = is_above and _closed_steps(place, own).is_torn(path, new=new)
+        return path if is_torn else None
 
     return aside(str(place)).ask(look)
 

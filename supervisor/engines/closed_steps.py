@@ -6,11 +6,13 @@ step counts only once it was seen like this, during an attempt:
 * it is new: not what was there when the watch of the attempt began;
 * its structure is complete (`checkpoints.completeness`);
 * no process has a file of it open for writing, and each file stays the same during the look;
-* all workers live, before and after: none of them was killed in the middle of it.
+* all workers live, before and after: none of them was killed in the middle of it. Once SIGTERM
+  was sent, a shell proves nothing: in its place, what ran below it lives.
 
 What was seen so is remembered by inode, size and time of change, and counts as long as it is the
 same. When the attempt is over, a step that nobody saw counts only if all workers exited with code
-0, because such an exit closes all files.
+0, because such an exit closes all files. After SIGTERM, that must hold for what ran below a shell
+(`SurvivorWatch.have_closed_all`).
 
 What was there before the first attempt of this supervisor counts if it is complete: it is where the
 program begins.
@@ -32,7 +34,8 @@ from supervisor.protocol.committed import OwnNames, step_entries
 from supervisor.protocol.reading import UnreadableError
 
 Workers = Callable[[], Iterable[int]]
-"""Returns the pids of the workers that have not exited with code 0. Safe in any thread."""
+"""Returns the pids of the workers that have not exited with code 0, or in place of a shell those of
+its programs (`SurvivorWatch.writers`). Safe in any thread."""
 _Print = tuple[tuple[str, int, int, int, int], ...]
 """Name, device, inode, size and time of change of each file of a step."""
 _SETTLED = 2.0
@@ -110,14 +113,17 @@ class ClosedSteps:
             return False
         return self._is_complete(step, *seen)
 
-    def is_torn(self, step: Path) -> bool:
-        """True if `step` is of a format that nothing commits, and is not complete.
+    def is_torn(self, step: Path, *, new: bool) -> bool:
+        """True if `step` is of a format that nothing commits, and is not complete. `new`: and is
+        not what was there when the watch of the attempt began.
 
         Raises:
             OSError: it cannot be read now.
         """
         seen = self._look(step)
-        return seen is not None and not self._is_complete(step, *seen)
+        if seen is None or (new and self._was_there(step, seen[1])):
+            return False
+        return not self._is_complete(step, *seen)
 
     def _look(self, step: Path) -> tuple[Structure, _Print] | None:
         """Returns how the completeness of `step` is checked, and what it is now.
@@ -142,6 +148,10 @@ class ClosedSteps:
     def _was_closed(self, step: Path, seen: _Print) -> bool:
         with self._lock:
             return self._closed.get(step) == seen
+
+    def _was_there(self, step: Path, seen: _Print) -> bool:
+        with self._lock:
+            return self._old.get(step) == seen
 
     def _is_known(self, step: Path, seen: _Print) -> bool:
         """Whether an earlier look has decided about the step as it is."""

@@ -1,7 +1,7 @@
 """The interface of an engine: it runs the worker groups, and is the only way to reach them.
 
-`job.py` chooses an implementation. The agent on each host of a fleet has the local one, and nobody
-else names any. `tests/engines/test_contract.py` checks this contract on every engine.
+`engine_choice.py` chooses an implementation. The agent on each host of a fleet has the local one,
+and nobody else names any. `tests/engines/test_contract.py` checks this contract on every engine.
 
 **How it answers.** By events alone (`supervisor.core.events`), posted to the main loop. A method
 returns soon; timers, descriptors or threads do what takes longer. Events may get lost on the way to
@@ -22,9 +22,10 @@ phase, and before it `CheckpointsFound` if the engine had to find the directory 
 `SaveMeasured` for how long a save took (the core plans a drain by it); `SilenceExcused` when
 workers' messages are read late (otherwise the workers would count as hung); `WorkersIdle` while
 they do nothing; `LossesNotFinite` for each reported loss that is NaN or Inf; `RungCompileFailed`
-for a rung that the program can never be compiled for; `StragglerFound` for a rank that keeps the
-others waiting; `HostsLeaving` if some of its hosts are about to go, and `StopRequested` if all are;
-`Noticed` for what people should know.
+for a rung that the program can never be compiled for; `DeviceFoundWrong` for one that the workers
+found to compute wrongly; `StragglerFound` for a rank that keeps the others waiting; `LossSpiked`
+for a loss that stands out; `HostsLeaving` if some of its hosts are about to go, and
+`StopRequested` if all are; `Noticed` for what people should know.
 
 **What it must never do.**
 
@@ -93,7 +94,8 @@ class Engine(Protocol):
         """Have the attempt's workers write their stacks, by every means available.
 
         This must not end a worker: a worker that does not handle the signal does not get it. Does
-        nothing if another attempt runs, or none. Not answered; notices tell people.
+        nothing if another attempt runs, or none. Notices tell people. On one host it is answered by
+        `NativeStacks` when a tool begins to write native stacks, and when the last one has ended.
         """
         ...
 
@@ -103,7 +105,8 @@ class Engine(Protocol):
         ...
 
     def terminate(self, attempt: int, *, interrupt: bool = False) -> None:
-        """Ask the attempt's workers and their survivors to save and exit, by SIGTERM.
+        """Ask the attempt's workers and their survivors to save and exit, by SIGTERM. What still
+        writes native stacks is ended: a worker that is looked at cannot save.
 
         `interrupt`: by SIGINT those that have a handler for it, and none for SIGTERM.
 

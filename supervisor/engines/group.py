@@ -17,6 +17,7 @@ from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.engines.handles import Finder, OomKills, Output, Process, Watch
 from supervisor.engines.host_port import Host
 from supervisor.engines.launch import Launch, Start
+from supervisor.engines.python_program import has_bootstrap
 from supervisor.protocol.committed import step_of
 from supervisor.protocol.fault_injection import InjectedFault
 from supervisor.protocol.messages import (
@@ -26,6 +27,7 @@ from supervisor.protocol.messages import (
     NoticeMessage,
     RestoredMessage,
     SavedMessage,
+    SigtermKeptMessage,
     SigtermMessage,
     StacksMessage,
     Stage,
@@ -60,6 +62,8 @@ class Member:
     dumps_stacks: bool = False
     told_to_stop: bool = False
     """Whether it got a SIGTERM that was not ours, before the supervisor asked the group to stop."""
+    heard_no_sigterm: bool = False
+    """Whether it ended without having been told of any SIGTERM: jax kept each to itself."""
     stage: Stage | None = None
     step: int | None = None
     first_step: int | None = None
@@ -181,6 +185,8 @@ class WorkerGroup:
     """When each step was first seen committed: the one that was there as the group started, then
     each of `commits`. A program may save the same one again."""
     idleness: Idleness = field(default_factory=Idleness)
+    looks_after_failure: int = 0
+    """How often a lone worker was seen alive after it had failed."""
     workers: list[Member] = field(default_factory=list)
     exits: list[WorkerExit] = field(default_factory=list)
     """The exits so far, in the order in which they were seen."""
@@ -352,10 +358,11 @@ class WorkerGroup:
     def note_message(self, worker: Member, message: Message, at: float) -> bool:
         """Take note of a report at the time `at`. Returns True if it is to be passed on to the
         core."""
-        if isinstance(message, SigtermMessage):
-            return self._told_to_stop(worker)
+        if isinstance(message, SigtermMessage | SigtermKeptMessage):
+            worker.heard_no_sigterm |= isinstance(message, SigtermKeptMessage)
+            return isinstance(message, SigtermMessage) and self._told_to_stop(worker)
         if isinstance(message, WroteMessage):
-            self.writes_steps |= step_of(final_name(PurePath(message.path).name)) is not None
+            self.writes_steps |= _is_own_step(worker, message)
             if self.finder is not None:
                 self.finder.note_written(message.path)
             return False
@@ -377,3 +384,10 @@ class WorkerGroup:
             case AdjustableMessage(names):
                 self.adjustable = names
         return True
+
+
+def _is_own_step(worker: Member, message: WroteMessage) -> bool:
+    """Whether the worker itself writes what may be a step. Without the bootstrap on its command
+    line, a process that it has started may have reported it."""
+    is_step = step_of(final_name(PurePath(message.path).name)) is not None
+    return is_step and has_bootstrap(worker.start.argv)

@@ -174,6 +174,19 @@ class Watch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class BegunAgain:
+    """An attempt commits in a folder of its own (`core.start_folders`), and began below what is
+    committed in that of the last one."""
+
+    step: int
+    """The lowest step that was seen in the attempt's folder."""
+    last: Path
+    """The directory of the last attempt."""
+    newest: int
+    """The newest step there."""
+
+
+@dataclass(frozen=True, slots=True)
 class FoundPlace:
     """A directory in which the attempt commits its checkpoints."""
 
@@ -185,6 +198,8 @@ class FoundPlace:
     if the directory was known, and other names count there."""
     is_resumed: bool = False
     """Whether the newest step is above one from before the attempt: it goes on there."""
+    again: BegunAgain | None = None
+    """What shows that the program makes a folder at each start, and restores nothing."""
 
 
 class Finder(Watch, Protocol):

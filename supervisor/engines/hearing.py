@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from supervisor.core.events import (
+    DeviceFoundWrong,
+    LossSpiked,
     Noticed,
     SaveMeasured,
     SilenceExcused,
@@ -19,6 +21,7 @@ from supervisor.engines.shown_losses import ShownLosses
 from supervisor.engines.snapshot_keeper import SnapshotKeeper
 from supervisor.engines.straggler_watch import StragglerWatch
 from supervisor.ports import Clock
+from supervisor.protocol.loss_spikes import LossSpike
 from supervisor.protocol.messages import (
     HostTimeMessage,
     Message,
@@ -27,6 +30,7 @@ from supervisor.protocol.messages import (
     RestoredMessage,
     SavedMessage,
     StepMessage,
+    WrongDeviceMessage,
 )
 from supervisor.protocol.shortening import keep_beginning
 
@@ -84,6 +88,9 @@ class Hearing:
                 message = replace(message, text=keep_beginning(self._redact(text), _MAX_SHOWN))
             case RestoredMessage(_, snapshot):
                 self._snapshots.restored(snapshot=snapshot)
+            case WrongDeviceMessage() | LossSpike():
+                self._post_finding(group, message, now)
+                return
             case SavedMessage(_, seconds):
                 group.watcher.poll_now()
                 if seconds is not None:
@@ -100,12 +107,29 @@ class Hearing:
         losses = self._loss_watch.hear(group, message, now)
         if losses is not None:
             self._reactor.post(losses)
+        spike = self._loss_watch.spike(group, message)
+        if spike is not None:
+            self._reactor.post(LossSpiked(now, group.launch.attempt, spike))
         doubtful = self._shown_losses.hear(group.launch.attempt, message)
         if doubtful is not None:
             self._reactor.post(Noticed(now, doubtful))
         if group.has_compiled and not message.recognised:
             group.has_compiled = False
             self._compile_cache.take_over()
+
+    def _post_finding(
+        self, group: WorkerGroup, message: WrongDeviceMessage | LossSpike, now: float
+    ) -> None:
+        """Pass on to the core what our trainer has found out about its own steps."""
+        launch = group.launch
+        if isinstance(message, LossSpike):
+            self._reactor.post(LossSpiked(now, launch.attempt, message))
+            return
+        unit = launch.unit_of(message.rank, message.device)
+        which = f"its device {message.device}: " if launch.hosts else ""
+        text = which + self._redact(message.text)
+        if unit is not None:
+            self._reactor.post(DeviceFoundWrong(now, launch.attempt, unit, message.step, text))
 
     def _compare_hosts(
         self, group: WorkerGroup, rank: int, message: HostTimeMessage, now: float

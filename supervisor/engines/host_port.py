@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from supervisor.adapters.kernel.exit_info import ExitInfo
 from supervisor.adapters.kernel.process_facts import SigtermReaction
 from supervisor.adapters.platforms.accelerators import Holder
 from supervisor.adapters.processes.output import OutputPatterns
@@ -128,6 +129,20 @@ class Processes(Protocol):
         moment."""
         ...
 
+    def orphan_exit(self, pid: int) -> int | None:
+        """Returns the exit code of a process that `orphans` named, or minus the signal that ended
+        it; None: it has not ended, or nobody knows."""
+        ...
+
+    def exit_info(self, pid: int, seen: tree.Stat) -> ExitInfo | None:
+        """Returns what will tell how the process ends that was `seen`, where the kernel tells it of
+        a process that others reap; None: it is gone, or there is no room for it."""
+        ...
+
+    def is_shell(self, pid: int) -> bool:
+        """Whether the process runs a shell; False if it has ended."""
+        ...
+
     def losses(self) -> Callable[[], int]:
         """Returns a function that counts the guards lost from now on."""
         ...
@@ -168,6 +183,21 @@ class Processes(Protocol):
         """Returns the processes that run the program, if `pid` is only a wrapper around them."""
         ...
 
+    def run_by_shell(self, pid: int) -> list[tuple[int, tree.Stat]]:
+        """Returns the outermost processes below the shell `pid` that are no shells, also those that
+        nobody has reaped yet."""
+        ...
+
+    def unasked_below(self, pid: int) -> list[tuple[int, tree.Stat]]:
+        """Returns the programs that may save, and to which only the wrapper `pid` may have passed
+        SIGTERM on."""
+        ...
+
+    def python_programs(self, pid: int) -> list[tuple[int, tree.Stat]]:
+        """Returns the processes whose Python stacks show what `pid` does: itself, or the programs
+        below it if it is only a wrapper; none: it runs no Python."""
+        ...
+
     def pipes(self, pid: int) -> HeldPipes:
         """Returns the pipes that a process reads and writes."""
         ...
@@ -188,9 +218,9 @@ class Processes(Protocol):
         """Give a process the idle I/O priority."""
         ...
 
-    def dump_native_stacks(self, pid: int, path: Path) -> bool:
-        """Start to write the native stacks of a process to `path`. Returns False if the tool for it
-        is not installed.
+    def dump_native_stacks(self, pid: int, path: Path) -> int | None:
+        """Start to write the native stacks of a process to `path`. Returns a pidfd of the tool for
+        the caller to close; None: it is not installed.
 
         Raises:
             OSError: they cannot be taken.
@@ -338,10 +368,10 @@ class HostFiles(Protocol):
         ...
 
     def torn_step(
-        self, place: Path | Uri, own: OwnNames | None, committed: int | None
+        self, place: Path | Uri, own: OwnNames | None, committed: int | None, *, new: bool
     ) -> Path | None:
         """Returns the newest step, if it is above the newest `committed` one and is not complete;
-        else None. Called while no worker lives.
+        else None. With `new`, only if the last attempt wrote it. Called while no worker lives.
 
         Raises:
             OSError: the place cannot be read, or does not answer in time.

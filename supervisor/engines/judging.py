@@ -20,6 +20,7 @@ from supervisor.diagnosis.failure import (
     Survivor,
     WorkerExit,
 )
+from supervisor.diagnosis.rules import FULL_DISK_RULES, UNDECODABLE_RULES
 from supervisor.diagnosis.signals import WITH_STACKS, signal_of
 from supervisor.diagnosis.stack_groups import standing_place
 from supervisor.diagnosis.verdicts import (
@@ -29,6 +30,7 @@ from supervisor.diagnosis.verdicts import (
     succeeded,
     unjudged_failure,
     with_target,
+    without_peers,
 )
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.host_port import HostFiles
@@ -37,6 +39,17 @@ from supervisor.engines.stack_comparison import MAX_STACKS, compared, stacks_lef
 from supervisor.host.notice import Notice, Tell
 from supervisor.protocol.failure_record import MAX_RECORD, FailureRecord, parse_failure_record
 from supervisor.protocol.messages import Stage
+
+_TORN = (
+    "{} is not complete: it was being written when the program was killed, or the disk was full. "
+    "If that is what the program loads, move it into another folder and run the command again: it "
+    "goes on from an older one. To write under another name, and rename at the end, prevents it. "
+    "If not:"
+)
+_CUT = "{} is not complete: look at the space left there first."
+_UNSAVED = (
+    "{} is not complete: look for saves that failed in the output, and at the space left there."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +61,8 @@ class SeenRank:
     stage: Stage | None = None
     told_to_stop: bool = False
     """Whether somebody else sent it SIGTERM before the engine did."""
+    heard_no_sigterm: bool = False
+    """Whether it ended without having been told of any SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +118,10 @@ def seen_of(group: WorkerGroup, exits: Sequence[WorkerExit]) -> Seen:
     return Seen(
         ranks={
             worker.rank: SeenRank(
-                worker.output.reader.evidence(), worker.stage, worker.told_to_stop
+                worker.output.reader.evidence(),
+                worker.stage,
+                worker.told_to_stop,
+                worker.heard_no_sigterm,
             )
             for worker in group.workers
         },
@@ -180,10 +198,12 @@ def judged_by(
         if failure is not None:
             recognised = seen.step if seen.step_recognised else None
             failure = with_target(failure, evidence, launch.success, recognised)
+            if launch.world_size == 1:
+                failure = without_peers(failure)
         if failure is not None and _lacks_its_step(failure) and seen.every_step:
             failure = replace(failure, step=seen.step)
         if failure is None:
-            doubtful = doubt(evidence, redact)
+            doubtful = doubt(evidence, redact, is_proven=launch.success.is_proof)
     except Exception as error:  # output may hold anything, and a bug of ours must not stop the job
         tell(
             Notice(
@@ -208,7 +228,29 @@ def judged_by(
         exits=tuple(exits),
         step_recognised=seen.step_recognised,
         stood_at=one_line(redact(standing_place(stood))),
+        heard_no_sigterm=bool(seen.ranks) and all(r.heard_no_sigterm for r in seen.ranks.values()),
     )
+
+
+def with_torn_step(gone: WorkersGone, torn: Path | None) -> WorkersGone:
+    """Returns the end of an attempt with `torn`, a newest step that is not complete. Its failure
+    names that step if it may have failed on it (it could not decode something, or raised before its
+    first step), and if the step shows what failed: its disk was full, or a save did not end."""
+    if torn is None:
+        return gone
+    gone, failure = replace(gone, torn=str(torn)), gone.failure
+    if failure is None:
+        return gone
+    raised_at_once = gone.step is None and failure.rule in ("program-error", "exception")
+    if raised_at_once or failure.rule in UNDECODABLE_RULES:
+        told = _TORN
+    elif failure.rule in FULL_DISK_RULES:
+        told = _CUT
+    elif failure.rule == "early-exit":
+        told = _UNSAVED
+    else:
+        return gone
+    return replace(gone, failure=replace(failure, advice=f"{told.format(torn)} {failure.advice}"))
 
 
 def _failure(
@@ -263,7 +305,7 @@ def evidence_of_ranks(
             rank = SeenRank(
                 _output(files, launch, ended.rank, tell), told_to_stop=ended.told_to_stop
             )
-        told = replace(ended, told_to_stop=rank.told_to_stop)
+        told = replace(ended, told_to_stop=rank.told_to_stop and not rank.heard_no_sigterm)
         before_kill = number < seen.ended_before_kill
         yield RankEvidence(
             told, record, rank.output, rank.stage, before_kill, stacks, code_of_reader

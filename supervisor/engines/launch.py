@@ -96,6 +96,15 @@ class Launch:
             number = self.devices // self.plan.devices_per_worker
         return tuple(f"{_HOST}{index}" for index in range(number))
 
+    def unit_of(self, rank: int, device: int) -> str | None:
+        """Returns the unit of the device at place `device` in the process of `rank`; None: nobody
+        knows. On TPU nothing documents which chip that is (`engines.probing.host_parts`)."""
+        if hosts := self.hosts:
+            return hosts[rank] if rank < len(hosts) else None
+        units = self.units or self.plan.units
+        is_known = self.plan.platform in ("cpu", "gpu") and device < len(units)
+        return units[device] if is_known else None
+
     @property
     def _has_hosts(self) -> bool:
         """Whether each worker stands for a host."""
@@ -191,6 +200,7 @@ class Launch:
             environment.FAILURE_FILE: str(self.file(rank, "failure.json")),
             environment.METRICS_FILE: str(self.model_dir / metrics_file.NAME),
             environment.EXECUTABLES: str(self.model_dir / "compile_cache" / "executables"),
+            environment.TOKENS: str(self.model_dir / "tokens"),
             environment.STACKS_FILE: str(self.file(rank, "stacks.txt")),
             environment.SAVE_REQUEST: str(self.directory / save_request.NAME),
         }

@@ -36,10 +36,10 @@ from supervisor.engines.ahead.preparing import Preparations
 from supervisor.engines.checkpoint_search import Wanted
 from supervisor.engines.clearing import Clearing, Releasing
 from supervisor.engines.group import Member, WorkerGroup
-from supervisor.engines.handles import Finder, FoundPlace, Memory, Watch
+from supervisor.engines.handles import BegunAgain, Finder, FoundPlace, Memory, Watch
 from supervisor.engines.hearing import Hearing
 from supervisor.engines.host_port import Compilations, Host, MainLoop
-from supervisor.engines.judging import Judge, Seen, judged, redacted, seen_of
+from supervisor.engines.judging import Judge, Seen, judged, redacted, seen_of, with_torn_step
 from supervisor.engines.launch import Launch, Start
 from supervisor.engines.manifest_keeping import ManifestKeeping
 from supervisor.engines.newest_step import newest_told, steps_left
@@ -48,7 +48,7 @@ from supervisor.engines.probing.device_probe import DeviceProbe
 from supervisor.engines.probing.units import ProbeAnswer
 from supervisor.engines.python_program import has_bootstrap
 from supervisor.engines.snapshot_keeper import SnapshotKeeper
-from supervisor.engines.stack_dumps import dump_stacks
+from supervisor.engines.stack_dumps import StackDumps
 from supervisor.engines.starting import WorkerStarter
 from supervisor.engines.step_recognition import StepRecognition
 from supervisor.engines.survivors import SurvivorWatch
@@ -64,6 +64,9 @@ _DRAIN_OUTPUT = 5.0
 """Seconds to read the rest of all workers' output, for which the main loop blocks."""
 _LONG_IDLE = 300.0
 """Seconds without output, reports or CPU time after which people are told."""
+_LOOKS_AFTER_FAILURE = 6
+"""Looks, `_OBSERVE_INTERVAL` apart, at a lone program that has failed and still lives, after which
+people are told."""
 _EXIT_HANDLERS = 2.0
 """Least seconds for the exit handlers of a failed worker, if there are several workers."""
 
@@ -84,13 +87,15 @@ class LocalEngine:
         phases_with_steps: Collection[int] = (),
         judge: Judge = judged,
         standby_log: str = "standby.log",
+        elsewhere_until: float = 0.0,
     ) -> None:
         """`environ` is what workers inherit; rank 0's output also goes to `mirror`, if given.
         `judge` makes the event of an attempt's end, and `standby_log` is the name of the file with
         the standbys' output.
 
         `redact` removes secrets from texts about failures. `phases_with_steps` are the phases in
-        which steps were reported before.
+        which steps were reported before. Until the time `elsewhere_until`, what an earlier
+        supervisor has started may live on other hosts.
         """
         self._reactor = reactor
         self._clock = clock
@@ -100,8 +105,12 @@ class LocalEngine:
         self._redact = redact
         self._environ = environ
         self._judge = judge
+        self._elsewhere_until = elsewhere_until
         self._group: WorkerGroup | None = None
         self._killing = Clearing(reactor, machine)
+        self._stack_dumps = StackDumps(machine, reactor, clock, self._notice, redact)
+        self._begun_again: set[int] = set()
+        """The phases in which it was told that the program begins again at each start."""
         self._releasing = Releasing(reactor, clock, machine.chip_holders, self._notice, redact)
         self._pattern_warning = UnmatchedPatternWarning(self._notice, redact, phases_with_steps)
         self._snapshots = SnapshotKeeper(machine, self._notice, self._mention)
@@ -154,10 +163,6 @@ class LocalEngine:
             Settling(began),
             finder,
         )
-        self._group = group
-        group.committed = newest = newest_told(machine, launch.plan, self._notice)
-        if newest is not None:
-            group.first_seen[newest] = began
         self._survivors = SurvivorWatch(
             group,
             self._reactor,
@@ -166,6 +171,10 @@ class LocalEngine:
             self._mention,
             lambda survivors: self._tell_survivors(group, survivors),
         )
+        self._group = group
+        group.committed = newest = newest_told(machine, launch.plan, self._notice)
+        if newest is not None:
+            group.first_seen[newest] = began
         argv, env = self._starter.program(launch, newest)
         memories = self._snapshot_memories(launch, newest)
         try:
@@ -240,8 +249,7 @@ class LocalEngine:
         if group is None or group.launch.attempt != attempt:
             return
         for worker in group.workers:
-            for notice in dump_stacks(self._machine, worker, group.launch, self._clock.now()):
-                self._notice(notice)
+            self._stack_dumps.begin(worker, group.launch)
 
     def name_holders(self) -> None:
         """Tell people who or what keeps an accelerator busy."""
@@ -262,6 +270,7 @@ class LocalEngine:
     def terminate(self, attempt: int, *, interrupt: bool = False) -> None:
         """Ask the attempt's workers and their survivors to save and exit."""
         if self._group is not None and self._group.launch.attempt == attempt:
+            self._stack_dumps.end()
             self._group.asked_to_stop = True
             self._ahead.pause()
             self._survivors.terminate(interrupt=interrupt)
@@ -284,6 +293,7 @@ class LocalEngine:
             group = None
         if group is not None and group.num_ended_before_kill is None:
             group.note_late(late)
+            self._survivors.tell_unasked()
             group.kill()
 
         def gone() -> None:
@@ -297,7 +307,11 @@ class LocalEngine:
             else:
                 gone()
 
-        self._killing.kill_until_gone(lambda: self._kill(group), released)
+        def kill() -> bool:
+            lives_elsewhere = group is None and self._clock.now() < self._elsewhere_until
+            return self._kill(group) or lives_elsewhere
+
+        self._killing.kill_until_gone(kill, released)
 
     # --- starting ---------------------------------------------------------------------------
 
@@ -373,16 +387,12 @@ class LocalEngine:
         )
 
     def _writers_of(self, launch: Launch) -> tuple[int, ...]:
-        """Returns the pids of the attempt's workers that have not exited with code 0, if they may
-        write steps that nothing commits: our trainer never does. Safe in any thread."""
+        """Returns the pids of the attempt's processes that may still write steps which nothing
+        commits: our trainer never does. Safe in any thread."""
         group = self._group
         if group is None or group.launch is not launch or not launch.plan.is_command:
             return ()
-        return tuple(
-            worker.process.pid
-            for worker in (*group.workers,)
-            if worker.exit is None or not worker.exit.clean
-        )
+        return self._survivors.writers()
 
     def _finder(self, launch: Launch) -> Finder | None:
         """Returns a finder of the checkpoint directory; None: the plan has it."""
@@ -407,6 +417,8 @@ class LocalEngine:
             self._manifests.found(place.directory)
             event = CheckpointsFound(now, launch.phase, directory, place.kinds, place.is_resumed)
             self._reactor.post(event)
+            if place.again is not None:
+                self._tell_begun_again(launch, directory, place.again)
             for number, step in enumerate(place.steps, 1):
                 self._committed(launch, step, new=number == len(place.steps))
 
@@ -419,11 +431,34 @@ class LocalEngine:
             self._notice,
         )
 
+    def _tell_begun_again(self, launch: Launch, directory: str, again: BegunAgain) -> None:
+        """Tell, once a phase, that a program with a new folder for each start restores nothing."""
+        if launch.phase in self._begun_again:
+            return
+        self._begun_again.add(launch.phase)
+        text = (
+            f"attempt {launch.attempt} has committed step {again.step} in {directory}, though step "
+            f"{again.newest} is committed in {again.last}: the program makes a new folder at each "
+            "start, and has restored an older checkpoint, or none. What to do: it can restore only "
+            "what it is told, so give it a fixed folder (an argument of its own), and have it "
+            "restore from there"
+        )
+        self._notice(
+            Notice(
+                "not-resumed",
+                text,
+                attempt=launch.attempt,
+                step=again.step,
+                newest_committed_step=again.newest,
+            )
+        )
+
     def _tell_other_places(self, directory: Path, others: Mapping[Path, int]) -> None:
         places = [f"{path} (step {step})" for path, step in sorted(others.items())]
         text = (
             f"checkpoints are committed in {' and '.join(places)} too: only those in {directory} "
-            "are progress; set trainer.init.checkpoint.directory to choose another directory"
+            "are progress and prove success. If the program restores from another folder, name "
+            "that one: --set trainer.init.checkpoint.directory=FOLDER"
         )
         place = ", ".join(map(str, sorted(others)))
         self._mention(Notice("checkpoints-elsewhere", text, place=place))
@@ -465,6 +500,7 @@ class LocalEngine:
             self._pattern_warning.look(group.launch, group.outputs, self._clock.now())
             self._observe(group)
             self._tell_idleness(group)
+            self._tell_unended(group)
             self._ahead.look(group)
             self._manifests.look(group.launch)
             self._reactor.call_later(_OBSERVE_INTERVAL, lambda: self._look_again(group))
@@ -485,6 +521,14 @@ class LocalEngine:
             self._reactor.post(WorkersIdle(now, launch.attempt, idle, stage, trained))
         elif before < _LONG_IDLE <= idle:
             self._notice(_idle_notice(idle))
+
+    def _tell_unended(self, group: WorkerGroup) -> None:
+        """Tell people once of a program that has failed and whose process does not end. Where it is
+        one of several, it is killed: see `_end_those_that_failed`."""
+        if len(group.workers) == 1 and group.has_left_failure_record(group.speaker):
+            group.looks_after_failure += 1
+            if group.looks_after_failure == _LOOKS_AFTER_FAILURE:
+                self._notice(_unended_notice(group.speaker))
 
     def _trained(self, group: WorkerGroup, plan: PhasePlan, committed: int | None) -> bool | None:
         """Returns what `WorkersGone.trained` means."""
@@ -552,6 +596,7 @@ class LocalEngine:
     def _close(self, group: WorkerGroup) -> None:
         """Read what is left in the pipes of the dead workers, and close everything."""
         group.watcher.stop()
+        self._survivors.close()
         end = self._clock.now() + _DRAIN_OUTPUT
         for worker in group.workers:
             worker.pipe.drain()
@@ -587,13 +632,13 @@ class LocalEngine:
         at = self._clock.now()
         self._compile_cache.finish_attempt()
         all_exited = len(exits) == len(launch.ranks) and all(ended.clean for ended in exits)
-        closed = all_exited and launch.plan.is_command
+        closed = self._survivors.have_closed_all() if group is not None else all_exited
+        closed = closed and launch.plan.is_command
         plan = self._plan_at_the_end(launch, group, closed=closed)
         if group is not None and launch.plan.is_command:
             self._tell_lower_steps(launch, group, closed=closed)
-        committed, unproven = steps_left(
-            self._machine, plan, self._notice, closed=closed, all_exited=all_exited
-        )
+        left = steps_left(self._machine, plan, self._notice, closed=closed, all_exited=all_exited)
+        committed = left.committed
         seen = seen_of(group, exits) if group is not None else Seen()
         if (
             group is not None
@@ -604,7 +649,8 @@ class LocalEngine:
         judge = self._judge
         gone = judge(at, self._machine, launch, exits, seen, committed, self._notice, self._redact)
         trained = self._trained(group, plan, committed) if group is not None else None
-        self._reactor.post(replace(gone, unproven=unproven, trained=trained))
+        gone = with_torn_step(gone, left.torn)
+        self._reactor.post(replace(gone, unproven=left.unproven, trained=trained))
 
     def _tell_lower_steps(self, launch: Launch, group: WorkerGroup, *, closed: bool) -> None:
         """Post what the attempt committed last below the newest step, which comes first. `closed`:
@@ -647,6 +693,16 @@ def _start_of(
     """
     place = placement_variables(launch, rank, ports, env)
     return Start(argv, {**env, **place, **launch.protocol_variables(rank, faults)})
+
+
+def _unended_notice(worker: Member) -> Notice:
+    text = (
+        f"rank {worker.rank} has failed, as its output says, but its process does not end: threads "
+        "or child processes that are no daemons keep it. It is left alone, because they may save. "
+        f"To have the job go on, `kill -9 {worker.process.pid}` on its host. For the next time, "
+        "make them daemons (daemon=True), or give progress.pattern: then a hang is noticed"
+    )
+    return Notice("rank-not-ended", text, rank=worker.rank)
 
 
 def _idle_notice(idle: float) -> Notice:

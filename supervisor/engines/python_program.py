@@ -4,12 +4,15 @@ The interpreter and its options stay as they are. The file `supervisor/bootstrap
 place of the program, and finds the program behind it on the command line.
 
 A command such as `nice`, which sets something up and then execs the program in the same process,
-may stand before the interpreter. It passes the bootstrap's variables and descriptors on.
+may stand before the interpreter. It passes the bootstrap's variables and descriptors on. So does a
+shell whose `-c` is one command of plain words (`bash -lc "python train.py --lr 1"`): it gets the
+words as arguments, and becomes the program.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +51,16 @@ _FOLDERS = ("", "/bin/", "/usr/bin/")
 _BECOMES = re.compile(
     "|".join(f"({'|'.join(_FOLDERS)}){name}{_END}{between}" for name, between in _BECOME.items())
 )
+_SHELL_OPTIONS = re.compile(rf"(-[elu]+{_END}|-o{_END}pipefail{_END})*-[elu]*c[elu]*{_END}")
+"""The options of a shell, up to the text of its `-c`. An interactive shell may have an alias for
+Python."""
+_PLAIN_TEXT = re.compile(r"""([\w@%+=:,./ -]|'[^']*'|"[^"$`\\!]*")+""")
+"""A shell's text in which each word stands for itself: no variable, operator, pattern or line."""
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_RUN_WORDS = '"$0" "$@"'
+"""The text with which a shell runs the command that its arguments are. It becomes that command, or
+calls a function of that name, or has a trap for its end: as it would with the user's text."""
+_EXEC = "exec"
 
 
 def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
@@ -56,6 +69,15 @@ def bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
     Otherwise it returns `argv` unchanged. The second value says why a Python program gets no
     bootstrap; None: it gets one, or `argv` runs no Python program.
     """
+    in_shell = _in_shell(argv)
+    if in_shell is None:
+        return _bootstrapped(argv)
+    before, words = in_shell
+    inner, why_not = _bootstrapped(words)
+    return ([*before, *inner], None) if START in inner else ([*argv], why_not)
+
+
+def _bootstrapped(argv: Sequence[str]) -> tuple[list[str], str | None]:
     first = _interpreter(argv)
     if first is None:
         return list(argv), None
@@ -90,6 +112,15 @@ def sets_variables(argv: Sequence[str]) -> str | None:
     return next((word for word in before if Path(word).name in _SETTING), None)
 
 
+def shell_before(argv: Sequence[str]) -> str | None:
+    """Returns the shell that becomes the interpreter (`bash -c "python train.py"`); None: there is
+    none."""
+    in_shell = _in_shell(argv)
+    if in_shell is None or _interpreter(in_shell[1]) is None:
+        return None
+    return Path(argv[_becoming(argv)]).name
+
+
 def from_interpreter(argv: Sequence[str]) -> list[str]:
     """Returns `argv` without the commands that become the interpreter (`nice`), as a process needs
     it that has become the interpreter already."""
@@ -113,7 +144,7 @@ def script_of(argv: Sequence[str]) -> int | None:
     if is_shell(argv[0]):
         return 1 if len(argv) > 1 and not argv[1].startswith(("-", "+")) else None
     words, _ = bootstrapped(argv)
-    if START not in words:
+    if START not in words or shell_before(argv) is not None:
         return None
     index = words.index(START)  # the program stands behind it
     behind = len(words) - index - 1
@@ -133,15 +164,45 @@ def interpreter_part(argv: Sequence[str]) -> int:
 def _interpreter(argv: Sequence[str]) -> int | None:
     """Returns the index of the Python interpreter in `argv`, behind the commands that become it;
     None: `argv` runs no Python program."""
-    index = 0
-    words = "".join(f"{word}{_END}" for word in argv)
-    while match := _BECOMES.match(words):
-        index += match[0].count(_END)
-        words = words[match.end() :]
+    index = _becoming(argv)
     if index == len(argv):
         return None
     name = argv[index]
     return index if is_cpython(name) or name == sys.executable else None
+
+
+def _becoming(argv: Sequence[str]) -> int:
+    """Returns how many words at the beginning of `argv` are commands that become the one behind
+    them, with their options."""
+    index = 0
+    words = _joined(argv)
+    while match := _BECOMES.match(words):
+        index += match[0].count(_END)
+        words = words[match.end() :]
+    return index
+
+
+def _in_shell(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """Returns what has a shell run the command behind it, in place of the text of its `-c` in
+    `argv`, and the command that this text is; None: there is no such text, or it may mean more than
+    its words say."""
+    shell = _becoming(argv)
+    if shell == len(argv) or not is_shell(argv[shell]):
+        return None
+    options = _SHELL_OPTIONS.match(_joined(argv[shell + 1 :]))
+    place = shell + 1 + options[0].count(_END) if options is not None else len(argv)
+    if place != len(argv) - 1 or _PLAIN_TEXT.fullmatch(argv[place]) is None:
+        return None
+    words = shlex.split(argv[place])
+    if words[:1] == [_EXEC]:
+        return [*argv[:place], f"{_EXEC} {_RUN_WORDS}"], words[1:]
+    if _ASSIGNMENT.match(argv[place].lstrip()) is not None:
+        words = ["env", *words]
+    return [*argv[:place], _RUN_WORDS], words
+
+
+def _joined(argv: Sequence[str]) -> str:
+    return "".join(f"{word}{_END}" for word in argv)
 
 
 def _unknown(option: str) -> str:

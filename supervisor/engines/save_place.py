@@ -88,6 +88,15 @@ class SavePlace:
         newest, before = self._newest, self._before
         return newest is not None and before is not None and newest.is_above(before)
 
+    def began_below(self, last: SavePlace) -> int | None:
+        """Returns the lowest step seen here, if nothing was here before the attempt, and the
+        newest step in the directory of the `last` one is above it; else None. Of steps that are
+        copied in one go, only the newest is seen."""
+        lowest, newest = self._lowest, last._before
+        if lowest is None or newest is None or self._before is not None:
+            return None
+        return lowest.number if newest.is_above(lowest) else None
+
     @property
     def has_steps(self) -> bool:
         """Whether anything is committed there."""
@@ -114,10 +123,10 @@ class SavePlace:
         told = committed_at(path)
         at = file_time(path) if told is None else told / 1e9
         is_named_new = told is None and (path.name not in self._there or path in own)
-        early, late = (_SKEW, _SKEW) if is_named_new else (_rounding(at), _FUTURE)
+        early, late = (_SKEW, _SKEW) if is_named_new else (rounding(at), _FUTURE)
         return self._began - early <= at <= now + late
 
 
-def _rounding(at: float) -> float:
+def rounding(at: float) -> float:
     """Returns the seconds by which the time stamp `at` may be too early."""
     return _GRANULARITY if at.is_integer() else _TICK

@@ -15,6 +15,7 @@ from supervisor.diagnosis.stack_groups import (
 )
 from supervisor.engines.host_port import HostFiles
 from supervisor.engines.launch import Launch
+from supervisor.files.attempts import STACKS_TO_READ
 from supervisor.host.notice import Notice
 
 MAX_STACKS = 1 << 20
@@ -41,9 +42,14 @@ def compared(groups: Sequence[StackGroup]) -> Notice:
 
 
 def _dump(files: HostFiles, launch: Launch, rank: int) -> str:
-    """Returns what a rank wrote; empty if it wrote nothing, or it cannot be read now."""
-    try:
-        data = files.read(launch.file(rank, "stacks.txt"), MAX_STACKS, launch.model_dir)
-    except OSError:  # the evidence of the attempt's end tells of what cannot be read
-        return ""
-    return data.decode("utf-8", "replace")
+    """Returns the stacks that show where a rank stands; empty if there are none, or none can be
+    read now."""
+    for name in STACKS_TO_READ:
+        try:
+            data = files.read(launch.file(rank, name), MAX_STACKS, launch.model_dir)
+        except OSError:  # the evidence of the attempt's end tells of what cannot be read
+            continue
+        dump = data.decode("utf-8", "replace")
+        if main_stack(dump):
+            return dump
+    return ""

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.adapters.processes.output import OutputPatterns
+from supervisor.bootstrap import below_shell
 from supervisor.config.patterns import Pattern
 from supervisor.engines.ahead.preparing import Preparations
 from supervisor.engines.group import Member, WorkerGroup
@@ -30,6 +31,8 @@ from supervisor.protocol.standby import OUTPUT, Mode
 _PYTHONPATH = "PYTHONPATH"
 _WORKER_PATH = str(Path(worker_path.__file__).absolute().parent)
 """The folder of the module `supervise_worker`, which holds nothing else."""
+_BELOW_SHELL = str(Path(below_shell.__file__).absolute().parent)
+"""The folder of the `sitecustomize` that reports what a program below a shell writes."""
 
 _JAX_TOOK = (
     ": jax.distributed keeps SIGTERM to itself, so the program ends only if it asks jax whether to "
@@ -93,7 +96,9 @@ class WorkerStarter:
         if launch.plan.is_command:
             # By the environment, so that programs below a wrapper and spawned children have it too.
             given = inherited.get(_PYTHONPATH)
-            inherited[_PYTHONPATH] = f"{given}{os.pathsep}{_WORKER_PATH}" if given else _WORKER_PATH
+            ours_first = None if has_bootstrap(argv) else _BELOW_SHELL
+            folders = (ours_first, given, _WORKER_PATH)
+            inherited[_PYTHONPATH] = os.pathsep.join(filter(None, folders))
         return tuple(argv), {**inherited, **self._compile_cache.environment(inherited)}
 
     def start(self, group: WorkerGroup, start: Start, memory: Memory | None) -> Member:

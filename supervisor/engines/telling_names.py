@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from supervisor.config.usual_names import is_time
+from supervisor.config.usual_names import is_time, speaks_of_data
 from supervisor.protocol.epochs import EPOCH
 
 _SAVED = "ckpt|chkpt|check_?point|snapshot|save"
@@ -28,12 +28,6 @@ _COUNTS = re.compile(rf"(?i)step|iter|update|(?<![a-z])({EPOCH})(?![a-z])")
 """What a name says that only tells what it counts."""
 _FOLDER_SAYS = re.compile(rf"(?i){_SAVED}")
 """What the name of a folder of steps says."""
-_IS_DATA = re.compile(
-    r"(?i)(?<![a-z])(data(sets?)?|caches?|shards?|batch(es)?|chunks?|tokens?|tokeni[sz]ed|corpus|"
-    r"samples?|examples?|features?|embeddings?|activations?|rollouts?|trajector(y|ies)|replay|"
-    r"buffers?|predictions?|images?|figures?|plots?|metrics?)(?![a-z])"
-)
-"""What the names of data and of their folders say."""
 _ONE_ARRAY = ".npy"
 
 
@@ -49,5 +43,5 @@ def _says_checkpoint(place: Path) -> bool:
     above = (place.parent.name, place.parent.parent.name)
     if _SAYS_WHAT.search(place.name) or any(map(_FOLDER_SAYS.search, above)):
         return True
-    is_data = place.suffix == _ONE_ARRAY or any(map(_IS_DATA.search, (place.name, *above)))
+    is_data = place.suffix == _ONE_ARRAY or speaks_of_data(place)
     return not is_data and _COUNTS.search(place.name) is not None

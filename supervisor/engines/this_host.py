@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from supervisor.adapters.kernel import capacity, inspection, process_facts
+from supervisor.adapters.kernel.exit_info import ExitInfo, exit_info
 from supervisor.adapters.kernel.oom_counter import OomCounter
 from supervisor.adapters.kernel.open_files import is_open_by
 from supervisor.adapters.kernel.process_facts import SigtermReaction
@@ -85,6 +86,15 @@ class _Processes:
     def orphans(self) -> list[tuple[int, tree.Stat]] | None:
         return self._guard.orphans()
 
+    def orphan_exit(self, pid: int) -> int | None:
+        return self._guard.orphan_exit(pid)
+
+    def exit_info(self, pid: int, seen: tree.Stat) -> ExitInfo | None:
+        return exit_info(pid, seen)
+
+    def is_shell(self, pid: int) -> bool:
+        return process_facts.is_shell(pid)
+
     def losses(self) -> Callable[[], int]:
         return self._guard.losses()
 
@@ -115,6 +125,15 @@ class _Processes:
     def programs_below(self, pid: int) -> list[tuple[int, tree.Stat]]:
         return process_facts.programs_below(pid)
 
+    def run_by_shell(self, pid: int) -> list[tuple[int, tree.Stat]]:
+        return process_facts.run_by_shell(pid)
+
+    def unasked_below(self, pid: int) -> list[tuple[int, tree.Stat]]:
+        return process_facts.unasked_below(pid)
+
+    def python_programs(self, pid: int) -> list[tuple[int, tree.Stat]]:
+        return process_facts.python_programs(pid)
+
     def pipes(self, pid: int) -> HeldPipes:
         return process_facts.pipes(pid)
 
@@ -131,7 +150,7 @@ class _Processes:
         with suppress(psutil.NoSuchProcess):  # it has ended, which is seen elsewhere
             psutil.Process(pid).ionice(psutil.IOPRIO_CLASS_IDLE)
 
-    def dump_native_stacks(self, pid: int, path: Path) -> bool:
+    def dump_native_stacks(self, pid: int, path: Path) -> int | None:
         return inspection.dump_native_stacks(self._guard, pid, path)
 
 
@@ -223,9 +242,9 @@ class _Files:
         return checkpoint_source.unproven_step(place, own, committed)
 
     def torn_step(
-        self, place: Path | Uri, own: OwnNames | None, committed: int | None
+        self, place: Path | Uri, own: OwnNames | None, committed: int | None, *, new: bool
     ) -> Path | None:
-        return checkpoint_source.torn_step(place, own, committed)
+        return checkpoint_source.torn_step(place, own, committed, new=new)
 
     def seconds_since_commit(
         self, place: Path | Uri, own: OwnNames | None, step: int

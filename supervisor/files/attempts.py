@@ -15,6 +15,13 @@ PHASE_SUFFIX = "_restartable"
 began."""
 ATTEMPTS_FOLDER = "attempts"
 """The folder, in the folder of a phase, that holds the folders of its attempts."""
+STACKS, NATIVE_STACKS = "stacks.txt", "native-stacks.txt"
+"""The ends of the names of files with the stacks of a rank: its Python stacks, and those that
+py-spy takes."""
+BELOW_STACKS = f"below.{NATIVE_STACKS}"
+"""The stacks that py-spy takes of the only program below a rank that is a wrapper."""
+STACKS_TO_READ = (BELOW_STACKS, STACKS, NATIVE_STACKS)
+"""Where to look for the place at which a rank stands, the best first."""
 _PHASE = re.compile(rf"[0-9]{{8}}_[0-9]{{6}}{PHASE_SUFFIX}")
 _NUMBER = re.compile(r"[0-9]{4,18}")
 

@@ -40,6 +40,9 @@ class LiveProgress(_Read):
     """Whether that loss was NaN or Inf, which JSON has not."""
     steps_per_second: NonNegativeFloat | None = None
     eta_seconds: NonNegativeFloat | None = None
+    data_wait: NonNegativeFloat | None = None
+    mfu: NonNegativeFloat | None = None
+    step_at: AwareDatetime | None = None
 
 
 class LiveStatus(_Read):
@@ -63,6 +66,11 @@ class LiveStatus(_Read):
     """The command that started the supervisor, without secrets; None: another program did."""
     directory: str | None = None
     """The folder in which that command was typed."""
+    checkpoints: str | None = None
+    """Where checkpoints of the phase are looked for; None: an earlier version has not told."""
+    checkpoints_unseen: str | None = None
+    """Why what the program saves in this phase does not count, and where it is; None: nothing is
+    known to be saved so."""
     live: LiveProgress
     supervisor: dict[str, Any]
     """The process that wrote it: see `host.identity.Identity`."""

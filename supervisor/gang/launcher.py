@@ -24,7 +24,8 @@ from typing import IO
 from supervisor.core.exit_codes import ExitCode
 from supervisor.gang.gang_record import EndWatch, GangRecord, RecordPlace
 from supervisor.gang.which_host import Place
-from supervisor.host import birth, tree
+from supervisor.host import birth, gang_config, tree
+from supervisor.host.idle_signals import IDLE, ignored
 from supervisor.host.outlet import say_on_stderr
 from supervisor.host.waiting import reaped
 
@@ -75,15 +76,18 @@ class Launcher:
         ray: str,
         grace: int,
         exit_codes: Mapping[int, int],
+        config: str,
     ) -> None:
         """`run` is the command of the leader, and `ray` the path of Ray's command. `grace`: the
-        seconds that the workers of this host have when it goes away. `exit_codes` replace ours."""
+        seconds that the workers of this host have when it goes away. `exit_codes` replace ours.
+        `config` is the digest of the job's config on this host (`gang_config`)."""
         self._place = place
         self._record = record
         self._run = run
         self._command = ray
         self._grace = grace
         self._exit_codes = exit_codes
+        self._config = config
         self._signals = _Signals()
         self._ray: _Ray | None = None
         self._stopped_by: int | None = None
@@ -122,7 +126,7 @@ class Launcher:
     def _run_on_head(self, token: str) -> int:
         self._ray = self._start_ray(token)
         while not self._ray.is_ready(self._place.address):
-            if (number := self._signals.next(0.2)) is not None and number in _STOP:
+            if (number := self._next_stop(0.2)) is not None:
                 raise _stopped(number)
             if self._ray.has_ended():
                 text = f"Ray cannot be started on this host: {self._ray.told()}"
@@ -132,7 +136,7 @@ class Launcher:
         leader = self._signals.start(self._run, env)
         self._spared.add(leader.pid)
         while (code := leader.poll()) is None:
-            if (number := self._signals.next(1.0)) is not None and number in _STOP:
+            if (number := self._next_stop(1.0)) is not None:
                 leader.send_signal(number)
             if self._ray.has_ended() and self._ray.age > _PAUSE:
                 self._say(f"the head of the cluster has ended: {self._ray.told()}; again")
@@ -153,7 +157,7 @@ class Launcher:
                     without = time.monotonic()
             except _EarlyEndError as ended:
                 return self._told(ended)
-            if (number := self._signals.next(self._record.interval)) in _STOP:
+            if (number := self._next_stop(self._record.interval)) is not None:
                 self._stopped_by = number
                 if self._ray is not None:  # it drains: the leader takes the work off this host
                     self._ray.request_stop()
@@ -214,6 +218,7 @@ class Launcher:
             **_NICENESS,
             **({} if "RAY_AUTH_MODE" in os.environ else token),
             **os.environ,
+            gang_config.VARIABLE: self._config,
         }
 
     def _end_ray(self) -> None:
@@ -233,6 +238,13 @@ class Launcher:
 
     def _mapped(self, code: int) -> int:
         return self._exit_codes.get(code, int(code))
+
+    def _next_stop(self, seconds: float) -> int | None:
+        """Wait for a signal for so long; returns it if it asks to stop."""
+        number = self._signals.next(seconds)
+        if number is not None and number in IDLE:
+            self._say(ignored(number))
+        return number if number in _STOP else None
 
     def _say(self, text: str) -> None:
         say_on_stderr(f"supervise gang: host {self._place.name}: {text}")
@@ -296,7 +308,7 @@ class _Ray:
 class _Signals:
     """Signals that wait until they are asked for; none interrupts what is under way."""
 
-    _WATCHED = _STOP | {signal.SIGCHLD}
+    _WATCHED = _STOP | IDLE | {signal.SIGCHLD}
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
@@ -347,8 +359,9 @@ class _Signals:
 
 
 def find_ray() -> str | None:
-    """Returns the path of Ray's command: on PATH, or beside this Python; None: it is missing."""
-    return shutil.which("ray") or shutil.which("ray", path=str(Path(sys.executable).parent))
+    """Returns the path of Ray's command: beside this Python, whose Ray the leader and the agents
+    use, or else on PATH; None: it is missing."""
+    return shutil.which("ray", path=str(Path(sys.executable).parent)) or shutil.which("ray")
 
 
 def _answers(address: str) -> bool:

@@ -32,15 +32,17 @@ from supervisor.core.events import (
     VOLATILE,
     CheckpointCommitted,
     DeadlineReached,
+    Event,
     LaunchFailed,
     SupervisorStarted,
+    WorkerReported,
     WorkersGone,
 )
 from supervisor.core.stage_times import UNNAMED
 from supervisor.core.state import JobState
 from supervisor.goodput.training_curve import Training
 from supervisor.ports import Transition
-from supervisor.protocol.messages import Stage
+from supervisor.protocol.messages import Stage, StepMessage
 
 _SECOND = 1_000_000_000
 """Nanoseconds."""
@@ -64,12 +66,13 @@ class Part(StrEnum):
     DRAINED = "drained"
     """From the request to stop until no process was left."""
     PROGRAM_STARTUP = "program_startup"
-    """The first start of a phase, and the imports of the program; of a program that names no
-    stages, all until it tells its first step."""
+    """The first start of a phase, the imports of the program, and the making of its first state; of
+    a program that names no stages, all until it tells its first step."""
     INITIALIZATION = "initialization"
     """The backend came up, and the processes met."""
     COMPILE = "compile"
     RESTORE = "restore"
+    """A state of this phase was restored: from a checkpoint, or a snapshot in memory."""
     SAVE = "save"
     """Training waited for a save."""
     OTHER = "other"
@@ -255,13 +258,19 @@ class Ledger:
         seconds = _without_end(told.seconds, self.ending / _SECOND) or {self.stage: 1.0}
         # A first step names the stage: what a program did before, that names none, was to start up.
         unnamed = Part.PRODUCTIVE if told.stage is None else Part.PROGRAM_STARTUP
-        ledger = self._with(_shared_out(self.held, seconds, unnamed))
+        ledger = self._with(_shared_out(self.held, seconds, self._parts_of_stages(unnamed)))
         return replace(ledger, held=0, stage=str(told.stage or UNNAMED))
 
     def _flushed(self) -> Ledger:
         """No record of the present stage will come."""
-        part = _OF_STAGE.get(self.stage, Part.PRODUCTIVE)
+        part = self._parts_of_stages().get(self.stage, Part.PRODUCTIVE)
         return replace(self._with({part: self.held}), held=0)
+
+    def _parts_of_stages(self, unnamed: Part = Part.PRODUCTIVE) -> Mapping[str, Part]:
+        """Where no step was committed or told, there is nothing to restore yet: a state is made."""
+        is_first = self.newest is None and self.reached is None
+        restoring = Part.PROGRAM_STARTUP if is_first else Part.RESTORE
+        return {**_OF_STAGE, UNNAMED: unnamed, Stage.RESTORING: restoring}
 
     def _part_of(self, state: JobState) -> Part | None:
         """Returns what the time from this state on belongs to: see `current`."""
@@ -296,9 +305,9 @@ class Ledger:
         """An attempt starts, or it is known from which step it has gone on."""
         ledger = self._ended(t.event) if isinstance(t.event, WorkersGone) else self
         for each in t.decisions:
-            if isinstance(each, TellRecovery) and each.lost is not None:
-                if ledger.reached is not None:
-                    ledger = ledger._went_on_from(ledger.reached - each.lost)
+            if isinstance(each, TellRecovery):
+                began = _began_at(each, ledger.reached, t.event)
+                ledger = ledger if began is None else ledger._went_on_from(began)
             elif isinstance(each, StartWorkers) and ledger.earlier is None:
                 earlier, ledger = ledger.training, ledger._gone_back_to(t.after.newest)
                 ledger = replace(ledger, earlier=earlier, since=ledger.training.total)
@@ -327,6 +336,23 @@ class Ledger:
         return replace(ledger, training=training, earlier=None)
 
 
+def _began_at(told: TellRecovery, reached: int | None, event: Event) -> int | None:
+    """Returns the step from which an attempt went on after `reached`; None: not known.
+
+    If that is not known exactly, it is the earliest that its first step allows: a program that
+    tells each tenth step, and tells 80 first, has restored step 70 or a later one.
+    """
+    if reached is None:
+        return None
+    if told.lost is not None:
+        return reached - told.lost
+    match event:
+        case WorkerReported(_, _, _, StepMessage(every=int(every))):
+            return min(reached, max(0, told.step - every))
+        case _:
+            return reached if told.step > reached else None
+
+
 def _without_end(seconds: Mapping[str, float], end: float) -> dict[str, float]:
     """Returns the seconds in each stage without the last ones, in the order of the stages."""
     kept: dict[str, float] = {}
@@ -336,15 +362,16 @@ def _without_end(seconds: Mapping[str, float], end: float) -> dict[str, float]:
     return {stage: time for stage, time in kept.items() if 0 < time < _LONGEST}
 
 
-def _shared_out(time: int, seconds: Mapping[str, float], unnamed: Part) -> dict[Part, int]:
-    """Returns `time`, to the nanosecond, shared out like the seconds in each stage; `unnamed` is
-    the part of those in none."""
+def _shared_out(
+    time: int, seconds: Mapping[str, float], part_of: Mapping[str, Part]
+) -> dict[Part, int]:
+    """Returns `time`, to the nanosecond, shared out like the seconds in each stage."""
     whole, so_far, given = sum(seconds.values()), 0.0, 0
     parts: dict[Part, int] = {}
     for number, (stage, each) in enumerate(seconds.items(), 1):
         so_far += each
         until = time if number == len(seconds) else min(time, round(time * so_far / whole))
-        part = unnamed if stage == UNNAMED else _OF_STAGE.get(stage, Part.PRODUCTIVE)
+        part = part_of.get(stage, Part.PRODUCTIVE)
         parts[part] = parts.get(part, 0) + max(0, until - given)
         given = max(given, until)
     return parts

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.history.exit_runs import packed, unpacked
 from supervisor.host.notice import Notice
+from supervisor.protocol.loss_spikes import Measured
 
 KIND = "kind"
 _MAX_NAME = 80
@@ -99,7 +100,7 @@ def difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, Any] | 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+    return get_type_hints(kind, include_extras=True)
 
 
 @cache
@@ -287,6 +288,7 @@ _PLAIN: dict[Any, _Codec] = {
     str: _checked(str),
     int: _checked(int),
     float: _checked(float, int, convert=_number),
+    Measured: _MEASURED,
     bool: _checked(bool),
     NoneType: _checked(NoneType),
     Notice: _checked(str, convert=partial(Notice, "")),

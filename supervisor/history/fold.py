@@ -8,18 +8,19 @@ so it is computed from their events, and their decisions must not contradict it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from supervisor.core.decisions import ONLY_TOLD, Decision, FinishJob, StartWorkers
-from supervisor.core.events import VOLATILE, PhaseBegun, SupervisorStarted
+from supervisor.core.events import VOLATILE, PhaseBegun, SupervisorStarted, WorkersGone
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.machine import step
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.files.attempts import is_phase_folder
 from supervisor.history.encoding import EncodingError, difference, encode, patched
-from supervisor.history.past import Past
+from supervisor.history.past import Past, lost_after_in
 from supervisor.history.record import (
     ConfigRecord,
     DamagedJournalError,
@@ -78,7 +79,7 @@ class History:
         self.is_outdated |= written != FORMAT
         match record:
             case ConfigRecord():
-                self.config = record.config
+                self._configure(record.config, record.diff)
             case Snapshot():
                 self._begin_with(record, where)
             case Turn():
@@ -122,7 +123,32 @@ class History:
         if isinstance(transition.event, SupervisorStarted):
             self.policy = transition.event.policy
         self.number += 1
-        self.state, self.past = transition.after.durable(), self.past.after(transition)
+        self.state, self.past = transition.after.durable(), self._past_after(transition)
+
+    def apply_config(self, config: list[dict[str, Any]], diff: Sequence[str]) -> None:
+        """Update the history for a config that is recorded now."""
+        self.number += 1
+        self._configure(config, diff)
+
+    def _configure(self, config: list[dict[str, Any]], diff: Sequence[str]) -> None:
+        self.past = self.past.config_replaced(self.config, diff, self.state.attempt)
+        self.config = config
+
+    @property
+    def longest_lost_after(self) -> float:
+        """Returns the longest `init.hosts.lost_after` for which an agent may let workers live
+        without an answer; 0: no config has one.
+
+        A supervisor may end before an agent hears of it. So each config counts since the one under
+        which the last attempt ended.
+        """
+        return max(self.past.lost_after, lost_after_in(self.config))
+
+    def _past_after(self, transition: Transition) -> Past:
+        event, past = transition.event, self.past.after(transition)
+        if isinstance(event, WorkersGone) and event.attempt == transition.before.attempt:
+            past = replace(past, lost_after=0.0)
+        return past
 
     def check_final_state(self, name: str) -> None:
         """Check that the state at the end of the journal `name` is a possible one.
@@ -164,7 +190,7 @@ class History:
         self.state = after
         transition = Transition(event, before, after, turn.decisions, turn.wall)
         self.transitions.append(transition)
-        self.past = self.past.after(transition)
+        self.past = self._past_after(transition)
 
 
 def _recorded(before: JobState, changes: dict[str, Any], where: str) -> JobState:

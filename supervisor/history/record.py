@@ -84,6 +84,8 @@ class ConfigRecord:
 
     number: int
     config: list[dict[str, Any]]
+    diff: tuple[str, ...] = ()
+    """Its changes since the config before, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,9 @@ def _record(body: dict[str, Any], number: int) -> Record:
     if type(number) is not int:
         raise EncodingError("is no whole number", "n")
     if "config" in body:
-        return ConfigRecord(number, config_of(body["config"]))
+        return ConfigRecord(
+            number, config_of(body["config"]), decode(body.get("diff", []), tuple[str, ...])
+        )
     wall = _time(body["time"])
     if "snapshot" in body:
         return _snapshot(number, wall, body["snapshot"])

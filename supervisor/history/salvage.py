@@ -113,6 +113,13 @@ def highest_attempt_told(data: bytes) -> int:
     return max((start.attempt for start in starts), default=0)
 
 
+def highest_lease_epoch_told(data: bytes) -> int:
+    """Returns the highest `lease_epoch` in any readable line; 0: there is none."""
+    turns = (record for _, record in _records(data) if isinstance(record, Turn))
+    events = (turn.event for turn in turns)
+    return max((e.lease_epoch for e in events if isinstance(e, SupervisorStarted)), default=0)
+
+
 def _snapshot_line(history: History, number: int, archived: str | None, wall: datetime) -> bytes:
     state, past = history.state.durable(), history.past
     snapshot = Snapshot(number, wall, state, past, history.policy, history.config, archived)

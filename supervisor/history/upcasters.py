@@ -17,6 +17,7 @@ SINCE: Mapping[str, int] = {
     "CheckpointsFound": 2,
     "CheckpointSetAside": 2,
     "WorkersIdle": 2,
+    "NativeStacks": 2,
     "LossesNotFinite": 2,
     "CancelLaunch": 2,
     "LaunchCancelled": 2,
@@ -25,6 +26,8 @@ SINCE: Mapping[str, int] = {
     "SaveRequested": 2,
     "AskToSave": 2,
     "StragglerFound": 2,
+    "DeviceFoundWrong": 2,
+    "LossSpiked": 2,
 }
 """The format in which a kind of event or decision was added; kinds not in it are in format 1."""
 

@@ -15,8 +15,9 @@ Messages are datagrams on a socket, marshalled tuples. It is told:
                         a PLACE, and what it inherits; answered by `started` or `failed`
     end NUMBER SPARED   kill all but the processes with these pids, which it started, and the
                         members of their sessions; answered by `ended` with how many are left
-    orphans NUMBER      list the living processes whose parent has ended, without those in the
-                        session of a living process that it started; answered by `orphans`
+    orphans NUMBER      list the processes whose parent has ended, and that were not reaped yet,
+                        without those in the session of a living process that it started; answered
+                        by `orphans`
     contain PATH        start each process in a cgroup of its own below PATH; "": in none
     until TIME          kill all at this time of CLOCK_BOOTTIME, unless a later one comes before
                         (a fence: where guard and supervisor stood still, so did the message)
@@ -25,8 +26,8 @@ Messages are datagrams on a socket, marshalled tuples. It is told:
     kill_process PID    kill a process that it started, and all below it: the supervisor had no
                         descriptor free for its pidfd, so nobody can watch it
 
-It sends `exited PID CODE` for each process that it started, `watcher PID STARTED`, and
-`broken TEXT` before it ends because of an error of its own.
+It sends `exited PID CODE` for each process that it started, and for each that it named as an
+orphan, `watcher PID STARTED`, and `broken TEXT` before it ends because of an error of its own.
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` costs the guard a megabyte
@@ -69,6 +70,8 @@ class Guard:
         """Starts under way: (number of the request, pid) by the pipe that reports the result."""
         self._started: set[int] = set()
         """Pids whose exit the supervisor has to be told."""
+        self._named: set[int] = set()
+        """Orphans that it was told of: it is told their exit too."""
         self._cgroup = self._root = ""
         self._cgroups: list[tuple[int, str]] = []
         """(pid, cgroup) of each started process; removed once the cgroup is empty."""
@@ -278,8 +281,9 @@ class Guard:
             pid = dead.si_pid
             for pipe in [pipe for pipe, (_, one) in self._starting.items() if one == pid]:
                 self._answer(pipe)
-            if pid in self._started:
-                self._started.remove(pid)
+            if pid in self._started or pid in self._named:
+                self._started.discard(pid)
+                self._named.discard(pid)
                 exited = dead.si_code == os.CLD_EXITED
                 self._tell(("exited", pid, dead.si_status if exited else -dead.si_status))
             os.waitpid(pid, 0)
@@ -304,16 +308,18 @@ class Guard:
 
     def _orphans(self) -> list[int]:
         """Return the children that we adopted because their parents ended. Only their own parent,
-        which is this process, gets a complete list: see `tree.children`."""
+        which is this process, gets a complete list: see `tree.children`. One that has just ended
+        is in it, because we may have adopted its children after the list was read."""
         self._reap()
         found = []
         starting = {pid for _, pid in self._starting.values()}
         for pid in tree.children(os.getpid()):
             seen = tree.stat(pid)
-            if seen is None or seen.state in tree.GONE or pid in starting:
+            if seen is None or pid in starting:
                 continue
             if seen.session != self._own and seen.session not in self._started:
                 found.append(pid)
+        self._named.update(found[:_MOST_ORPHANS])
         return found[:_MOST_ORPHANS]
 
     def _kill(self, spared: frozenset[int]) -> int:

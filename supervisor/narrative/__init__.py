@@ -15,9 +15,11 @@ from supervisor.core.events import (
     CheckpointCommitted,
     CheckpointSetAside,
     CheckpointsFound,
+    DeviceFoundWrong,
     DevicesProbed,
     LaunchFailed,
     LossesNotFinite,
+    LossSpiked,
     MaintenanceAnnounced,
     Noticed,
     PhaseBegun,
@@ -36,6 +38,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import RestartPolicy
+from supervisor.core.start_folders import is_of_one_start
 from supervisor.core.state import JobState
 from supervisor.files.attempts import attempt_folder
 from supervisor.host.notice import Notice
@@ -51,7 +54,12 @@ from supervisor.narrative.event_line import (
     count,
     job_event,
 )
-from supervisor.narrative.findings import straggler_in_words
+from supervisor.narrative.failure_text import pids_in_words
+from supervisor.narrative.findings import (
+    replay_in_words,
+    spike_in_words,
+    straggler_in_words,
+)
 from supervisor.narrative.stop_text import no_checkpoint
 from supervisor.ports import Transition
 from supervisor.protocol.messages import (
@@ -158,7 +166,7 @@ def _phase_begun(t: Transition, event: PhaseBegun, policy: RestartPolicy) -> Ite
 def _workers_started(t: Transition, event: WorkersStarted, policy: RestartPolicy) -> Iterator[Line]:
     if t.before.group is None or t.before.group.attempt != event.attempt:
         return
-    pids = ", ".join(str(pid) for pid in event.pids)
+    pids = pids_in_words(event.pids, t.after.ladder.hosts(policy.phases[t.after.phase]))
     logs = "rank0.log" if len(event.pids) == 1 else "rank*.log"
     place = f"{attempt_folder(event.attempt)}/{logs}"
     text = f"running as pid {pids}; output in {place}"
@@ -219,7 +227,7 @@ def _reported(t: Transition, event: WorkerReported, policy: RestartPolicy) -> It
 
 
 _NOTICES = frozenset(NoticeCode)
-_ROUTINE_NOTICES = frozenset({NoticeCode.SAVE_INTERVAL_CHOSEN})
+_ROUTINE_NOTICES = frozenset({NoticeCode.ROLLOUT_MESH_CHOSEN, NoticeCode.SAVE_INTERVAL_CHOSEN})
 """Those that warn of nothing."""
 
 
@@ -275,8 +283,9 @@ def _checkpoints_found(
 ) -> Iterator[Line]:
     if t.before.checkpoints == t.after.checkpoints:
         return
-    text = f"checkpoints found in {event.directory}: a new step there is progress; "
-    text += "set checkpoint.directory to choose another directory"
+    text = f"checkpoints found in {event.directory}: a new step there is progress"
+    if not is_of_one_start(event.directory):
+        text += "; set checkpoint.directory to choose another directory"
     before, now = t.before.budget, t.after.budget
     forgiven = before.failures - now.failures
     if now.begun_in == t.after.attempt and now.latest_epoch != before.latest_epoch:
@@ -415,6 +424,24 @@ def _straggler(t: Transition, event: StragglerFound, policy: RestartPolicy) -> I
         )
 
 
+def _spiked(t: Transition, event: LossSpiked, policy: RestartPolicy) -> Iterator[Line]:
+    if t.before != t.after:
+        it, text = event.spike, spike_in_words(event.spike)
+        phase = policy.phases[t.before.phase].name
+        if (replay := replay_in_words("MODEL_DIR", policy, phase, it.step)) is not None:
+            text += f"; `{replay}` shows its batch"
+        yield attempt_event(
+            "loss-spike",
+            event.attempt,
+            f"{text}. Training goes on",
+            "warning",
+            step=it.step,
+            loss=it.loss,
+            usual=it.usual,
+            bound=it.bound,
+        )
+
+
 def _announced(t: Transition, event: MaintenanceAnnounced, policy: RestartPolicy) -> Iterator[Line]:
     yield job_event("maintenance-announced", event.text, "warning", detail=event.text)
 
@@ -441,4 +468,6 @@ _TELLERS: dict[type, Callable[[Transition, Any, RestartPolicy], Iterator[Line]]]
     SilenceExcused: _excused,
     LossesNotFinite: _not_finite,
     StragglerFound: _straggler,
+    DeviceFoundWrong: device_text.found_wrong,
+    LossSpiked: _spiked,
 }

@@ -23,6 +23,7 @@ from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.narrative.ends import AttemptEnd, end_of
 from supervisor.ports import Transition
+from supervisor.protocol.loss_spikes import LossSpike
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,23 @@ class Account:
         """How many of them ended before the supervisor killed the others."""
         group = self.ended.before.group
         return len(group.exits) if group is not None else 0
+
+    @property
+    def loss_spikes(self) -> tuple[LossSpike, ...]:
+        """The losses of its steps that stand out, as far as they are remembered. The state also has
+        those of earlier attempts, which may have come further than this one."""
+        event = self.ended.event
+        if not isinstance(event, WorkersGone):
+            return ()
+        first, last = event.resumed_from or 0, event.step or 0
+        earlier = None if self.started is None else self.started.after.loss_spikes
+        return tuple(
+            each
+            for each in self.ended.before.loss_spikes
+            # a step that the attempt did not report may have a spike that it did
+            if first < each.step
+            and (each.step <= last or (earlier is not None and each not in earlier))
+        )
 
     @property
     def is_settled(self) -> bool:

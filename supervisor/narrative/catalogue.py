@@ -24,17 +24,18 @@ KEYS = {
     "address": "text: the address of the cluster's head, or `auto`; or where the job is shown over "
     "HTTP",
     "advice": "text: what a person should do",
+    "after": "text: the value in the config now, as JSON, shortened; null: the key is not set",
     "attempt": "number: the number of the attempt",
     "attempts": "number: how many attempts the job has had so far",
-    "after": "text: the value in the config now, as JSON, shortened; null: the key is not set",
     "before": "text or number: the earlier value: a number of devices, a value of the config as "
     "JSON, shortened (null: the key was not set), or a version",
+    "bound": "number: the highest loss that would have been usual",
     "bytes": "number: a size in bytes",
     "cause": "text: what happened, in a few words",
     "certain": "true or false: true if the program is wrong by construction, so a FATAL ends "
     "the job at once; false if the verdict is a guess, or is not FATAL",
-    "charge": "text: what the failure is charged to: `restarts`, `preemptions` or `nothing`",
     "changed": "text: what changed, in words",
+    "charge": "text: what the failure is charged to: `restarts`, `preemptions` or `nothing`",
     "code": "text or number: a stable code: the name of the rule that judged a failure, the "
     "exit code of a rank (null: not known, or a signal killed it) or of the job, the source of "
     "a stop, or the code of a notice",
@@ -43,25 +44,25 @@ KEYS = {
     "limit, a fault or a repair",
     "directory": "text: the phase's directory, relative to model_dir; of `job-place`, model_dir "
     "on this machine",
-    "exception": "text: the exception",
     "ending_step": "number: the last completed step that was reported; null: none was reported",
+    "exception": "text: the exception",
     "failure": "object: the failure with all its fields; null: nothing failed",
-    "from_snapshot": "true or false: true if the attempt resumed from a snapshot in memory",
-    "forgiven": "number: how many charged failures no longer count, because the job made progress",
-    "highest": "number: the highest step that was ever committed in the phase",
     "files": "texts: the damaged files in a checkpoint; of many, the first ones by name",
-    "odd_ranks": "text: the ranks that stand elsewhere than most, such as `3, 7-9`; empty: there "
-    "is no such majority",
-    "places": "texts: each place with its ranks, such as `0-2: /home/me/train.py:81 in step`",
+    "forgiven": "number: how many charged failures no longer count, because the job made progress",
     "found": "true or false: true if the probe saw the unit, and it does not work; false if it is "
     "missing, or nothing could be found out about it alone",
+    "from_snapshot": "true or false: true if the attempt resumed from a snapshot in memory",
     "goodput": "number: the share of the time that became committed steps, from 0 to 1",
-    "job": "text: the id of the job",
-    "key": "text: the config key that changed, or that the event is about",
+    "healthy": "number: how many healthy devices are not in quarantine",
+    "highest": "number: the highest step that was ever committed in the phase",
     "host": "text: the name of a host",
+    "job": "text: the id of the job",
+    "kept": "text: the file in model_dir that keeps what was cut off",
+    "key": "text: the config key that changed, or that the event is about",
     "kind": "text: the kind of device, or of standby (`imports` or `ready`)",
     "limit": "number: how many occurrences of the same failure end the job",
     "longest_save": "number: the duration of the longest save so far, in seconds",
+    "loss": "number: the loss of the step",
     "lost_steps": "number: how many completed steps must run again, because they came after the "
     "newest checkpoint or the restored state; null: not known",
     "max_num_devices": "number: the number of devices of the full rung; null: not known",
@@ -69,32 +70,34 @@ KEYS = {
     "max_num_restarts": "number: how many restarts are allowed without progress",
     "max_total_restarts": "number: how many restarts the phase may have in all; null: no limit",
     "metrics": "object: numbers by name, as the program reported them",
-    "next_attempt": "number: the number of the next attempt",
-    "num_devices": "number: the number of devices; null: as many as the config gives",
     "newest_committed_step": "number: the newest committed step at that time; null: no "
     "checkpoint was found",
-    "num_phases": "number: how many phases the job has",
+    "next_attempt": "number: the number of the next attempt",
+    "not_running": "number: the seconds between runs of the supervisor, which are no part of the "
+    "goodput",
     "notice_seconds": "number: the length of the notice of a preemption, in seconds; null: not "
     "known",
+    "num_devices": "number: the number of devices; null: as many as the config gives",
+    "num_phases": "number: how many phases the job has",
     "num_units": "number: how many devices or hosts the phase has",
     "num_workers": "number: how many workers the attempt has",
     "number": "number: how many standbys, reports or processes the event is about",
-    "not_running": "number: the seconds between runs of the supervisor, which are no part of the "
-    "goodput",
-    "uncommitted": "number: the seconds of training that is in no checkpoint yet",
+    "odd_ranks": "text: the ranks that stand elsewhere than most, such as `3, 7-9`; empty: there "
+    "is no such majority",
     "parts": "object: of `goodput`, the seconds of each part of the time "
     "([which](../explanation/goodput.md)); else of each part of the recovery, by name: "
     "`earlier attempts` (those that ended before a step), `detect`, `stop`, `clean up`, "
     "`backoff`, `probe`, `capacity`, `decide`, `start`, `standby`, `imports`, "
     "`backend`, `restore`, `compile`, `first step`, and `program` (work in "
     "no stage that was reported)",
+    "peers": "number: the median of the other ranks' seconds",
     "phase": "text: the name of the phase",
     "phase_number": "number: the position of the phase in the job, from 1",
     "phases": "texts: the names of all phases",
-    "kept": "text: the file in model_dir that keeps what was cut off",
     "pid": "number: the id of a process",
     "pids": "numbers: the ids of processes",
     "place": "text: a file, a directory, a bucket or a line of code",
+    "places": "texts: each place with its ranks, such as `0-2: /home/me/train.py:81 in step`",
     "platform": "text: the platform of the devices: `cpu`, `gpu` or `tpu`",
     "preemptions": "number: how many preemptions were charged since the last progress",
     "program": "text: the name of a compiled program",
@@ -104,28 +107,30 @@ KEYS = {
     "restarts": "number: how many restarts were charged since the last progress",
     "restarts_in_all": "number: how many restarts were charged since the phase began",
     "root_cause": "text: the exception, status or exit by which the failure was judged",
+    "rungs": "numbers: the numbers of devices that the ladder has",
     "saved": "true or false: true if a new checkpoint was committed",
-    "peers": "number: the median of the other ranks' seconds",
-    "step_seconds": "number: the seconds of a whole step",
     "seconds": "number: a duration in seconds: of what happened, or of what begins now",
-    "signal": "text: the signal that killed the rank, e.g. `SIGKILL`; null: none",
+    "signal": "text: the signal that killed the rank, e.g. `SIGKILL` (null: none), or that came to "
+    "the supervisor",
     "signature": "text: a name of the failure, which is the same when it comes again; null: it "
     "has none",
     "stage": "text: the last stage that the workers reported; null: they reported none",
     "standby": "true or false: true if standbys became the workers",
-    "status": "text: how the job ended: `SUCCEEDED`, `FAILED` or `DRAINED`; an attempt may also "
-    "end as `MADE_WAY` (for a larger rung or a fresh attempt, or off hosts that go) or `LOST` (its "
-    "supervisor ended "
-    "before it)",
     "starting_step": "number: the step at which the attempt began; null: not known",
+    "status": "text: how the job ended: `SUCCEEDED`, `FAILED` or `DRAINED` (`code` 79: a person "
+    "stopped it); an attempt may also end as `MADE_WAY` (for a larger rung or a fresh attempt, or "
+    "off hosts that go) or `LOST` (its supervisor ended before it)",
     "step": "number: a step: the last completed, restored or committed one; null: none is known",
+    "step_seconds": "number: the seconds of a whole step",
     "steps_progressed": "number: how many steps the attempt completed; null: not known",
     "stream": "text: where the program wrote the line: `output` (its stdout and stderr are one)",
     "times": "number: how often the failure has come",
+    "uncommitted": "number: the seconds of training that is in no checkpoint yet",
     "unit": "text: the name of a device or host",
     "units": "texts: the names of devices or hosts; null: all of the phase",
-    "version": "text: the version of supervise, as `supervise --version` says it; null: not known",
+    "usual": "number: the median of the losses before it",
     "verdict": "text: " + ", ".join(f"`{each}`" for each in Verdict),
+    "version": "text: the version of supervise, as `supervise --version` says it; null: not known",
 }
 """The type and the meaning of each key."""
 
@@ -301,7 +306,8 @@ EVENTS: dict[str, dict[str, Kind]] = {
         ),
         "advice": Kind("What a person should do about the failure.", ("attempt", "code", "advice")),
         "success-doubted": Kind(
-            "The program succeeded, but its output ends in a traceback.",
+            "The program succeeded, but its output ends in a traceback, or in a shell's line that "
+            "it was killed.",
             ("attempt", "exception"),
         ),
         "hang-detected": Kind(
@@ -385,6 +391,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "launch (`checkpoint.verify`).",
             (*NOTICE, "place", "reason", "files", "newest_committed_step", "advice"),
         ),
+        "checkpoint-not-trusted": Kind(
+            "A checkpoint that was saved after the last check for silent corruption that passed is "
+            "taken out of use. Its files are as they were committed.",
+            NOTICE,
+        ),
         "checkpoint-skipped": Kind(
             "The trainer skips a checkpoint that it cannot use. It may be another job's, so it is "
             "not changed.",
@@ -433,6 +444,15 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "(`command.save_on_sigterm`).",
             NOTICE,
         ),
+        "rollout-mesh-chosen": Kind(
+            "Completions are made on devices of their own, which do not train "
+            "(`grpo.rollout`): the text says on which.",
+            NOTICE,
+        ),
+        "save-failed": Kind(
+            "A save of the trainer failed for a moment: training goes on, and another follows.",
+            NOTICE,
+        ),
         "save-interval-chosen": Kind(
             "The trainer has chosen the time between checkpoints, or changed it by much "
             "(`checkpoint.every: auto`).",
@@ -453,6 +473,23 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "`newest_committed_step` is of the newest checkpoint from before it.",
             ("attempt", "step", "newest_committed_step"),
         ),
+        "data-slow": Kind(
+            "Training waits for data for more than 2% of the time, and has for half a minute.",
+            NOTICE,
+        ),
+        "data-unusable": Kind(
+            "A record of data that are read later is not as the config says. The job goes on; the "
+            "attempt that reads it will fail.",
+            ("phase",),
+        ),
+        "loss-spike": Kind(
+            "The loss of `step` stands out from those before it, of which `usual` is the median: "
+            "more than `bound` is not usual. Nothing is decided by it.",
+            ("attempt", "step", "loss", "usual", "bound"),
+        ),
+        "silent-corruption": Kind(
+            "A check of a step found that a device has computed wrongly without an error.", NOTICE
+        ),
         "snapshots-stopped": Kind("The trainer takes no more snapshots.", NOTICE),
         "worker-told-to-stop": Kind(
             "A worker got a SIGTERM that the supervisor did not send.", ("attempt", "rank")
@@ -468,7 +505,8 @@ EVENTS: dict[str, dict[str, Kind]] = {
             ("place",),
         ),
         "checkpoint-incomplete": Kind(
-            "An attempt that did not end well has left a newest checkpoint which is not complete.",
+            "An attempt has left a newest checkpoint which is not complete; after exit code 0, it "
+            "wrote that itself.",
             ("place",),
         ),
         "checkpoint-committed": Kind(
@@ -495,7 +533,10 @@ EVENTS: dict[str, dict[str, Kind]] = {
             ("unit", "reason", "found", "seconds"),
         ),
         "rung-changed": Kind(
-            "The next attempt has more or fewer devices.", ("before", "num_devices")
+            "The next attempt has more or fewer devices: of the `healthy` ones that are not in "
+            "quarantine, what one of the `rungs` of the ladder can use. `reason`: why a rung that "
+            "would fit better is out of use.",
+            ("before", "num_devices", "healthy", "rungs", "reason"),
         ),
         "rung-disabled": Kind(
             "The program cannot run on this number of devices, so the job uses this rung no more.",
@@ -559,13 +600,19 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "sigterm-reaction": Kind(
             "How the workers react to SIGTERM, and so whether they can save. Where a person asked, "
             "the reason `interrupt` means that they get SIGINT in its place; `jax` means that jax "
-            "keeps the signal for whoever asks it.",
+            "keeps the signal for whoever asks it; `ends-first` and `passes-on` are of a shell or "
+            "wrapper, which does not save itself.",
             ("ranks", "reason"),
         ),
         "process-lives-on": Kind(
             "A process lives on after its worker has ended, and gets SIGTERM too; pid null: "
             "there are more, which have no event each.",
             ("pid", "reason", "number"),
+        ),
+        "program-not-asked": Kind(
+            "Programs are killed that got no SIGTERM: a wrapper above them got it, and neither "
+            "ended nor, as it seems, passed it on.",
+            ("pids",),
         ),
         "process-unkillable": Kind(
             "Processes do not end although they were killed; the supervisor ends in `seconds` "
@@ -574,6 +621,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
         ),
         "rank-killed": Kind(
             "A rank has failed, but its process does not end, so the supervisor kills it.",
+            ("rank",),
+        ),
+        "rank-not-ended": Kind(
+            "A program of one rank has failed, but its process does not end. It is left alone: "
+            "what keeps it may save.",
             ("rank",),
         ),
         "workers-idle": Kind(
@@ -602,7 +654,8 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "A bug of supervise made it fail to judge a failure; please report it.", ("reason",)
         ),
         "stacks-dumped": Kind(
-            "The stacks of a rank that hangs are written to `place`: Python, native or both.",
+            "The stacks of a rank that hangs, or of the programs below it if it is a shell or "
+            "another wrapper, are written to `place`: Python, native or both.",
             ("rank", "pid", "place", "cpu_seconds", "seconds"),
         ),
         "stacks-compared": Kind(
@@ -644,6 +697,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "The cluster of the hosts does not answer yet, and the job waits for it before it "
             "starts; `reason` may be empty.",
             ("address", "seconds", "reason"),
+        ),
+        "hosts-left": Kind(
+            "The config has no hosts any more, and workers may still run on those that it had: the "
+            "next attempt waits.",
+            ("seconds",),
         ),
         "cluster-lost": Kind(
             "The cluster does not answer; workers run on while their agents are answered.",
@@ -695,6 +753,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "drill-fired": Kind("A fault injection of the config has happened.", ("detail",)),
         "allocation-end-unusable": Kind(
             "The environment names no usable end of the batch system's allocation.", ("reason",)
+        ),
+        "signal-ignored": Kind(
+            "A signal came that asks the supervisor for nothing, such as SIGUSR1: the job goes on. "
+            "It is told once for each signal.",
+            ("signal",),
         ),
         "preemption-unheard": Kind(
             "The source of preemption notices does not answer.", ("reason",)
@@ -778,6 +841,11 @@ EVENTS: dict[str, dict[str, Kind]] = {
             "The bucket cannot be written; the supervisor tries again.", ("reason",)
         ),
         "bucket-writable": Kind("The bucket can be written again."),
+        "checkpoints-not-locked": Kind(
+            "The directory of checkpoints cannot be locked: another job that saves there is not "
+            "noticed.",
+            ("place", "reason"),
+        ),
         "stdout-lost": Kind("Standard output is not used any more.", ("reason",)),
         "stdout-unwritable": Kind("Standard output cannot be written.", ("reason",)),
     },

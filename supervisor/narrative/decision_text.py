@@ -29,7 +29,7 @@ from supervisor.diagnosis.failure import told_survivors
 from supervisor.narrative import device_text
 from supervisor.narrative.event_line import Level, Line, attempt_event, job_event
 from supervisor.narrative.failure_text import record
-from supervisor.narrative.findings import finding_lines
+from supervisor.narrative.findings import advice_at_end, finding_lines
 from supervisor.ports import Transition
 
 _SAY_WHERE = (
@@ -72,7 +72,7 @@ def decision_lines(decision: Decision, t: Transition, policy: RestartPolicy) -> 
             after = state.attempt + 1
             yield job_event("backoff", text, seconds=seconds, next_attempt=after, reason=reason)
         case TellRecovery() | TellLivelock():
-            yield from finding_lines(decision)
+            yield from finding_lines(decision, t.after.checkpoints)
         case TellStages() | CancelLaunch() | AskToSave():
             pass  # it is only for readers of the journal
         case FinishJob():
@@ -85,7 +85,7 @@ def _start_in_words(start: StartWorkers, t: Transition, policy: RestartPolicy) -
     """Returns where an attempt goes on, as far as that is known."""
     newest, event = t.after.newest, t.event
     if newest is None:
-        is_sure = start.attempt == 1 or not policy.phases[start.phase].finds_checkpoints
+        is_sure = start.attempt == 1 or policy.phases[start.phase].success.committed
         return "from the beginning" if is_sure else "from the beginning, as far as is seen"
     is_last = not isinstance(event, WorkersGone) or event.unproven is None
     return f"from committed step {newest}" if is_last else f"from committed step {newest} or later"
@@ -95,7 +95,8 @@ def _end_lines(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator
     """Yields lines that say how the job ended, and what a person should do."""
     status, code, reason = end.status, end.exit_code, end.reason
     level: Level = "error" if status is Status.FAILED else "info"
-    text = f"{status}, exit code {code:d}: {reason}"
+    word = code.name if status is Status.DRAINED else status
+    text = f"{word}, exit code {code:d}: {reason}"
     failure = t.after.last_failure if status is Status.FAILED else None
     kept = record(failure) if failure is not None else None
     yield job_event(
@@ -107,7 +108,7 @@ def _end_lines(end: FinishJob, t: Transition, policy: RestartPolicy) -> Iterator
             "advice", f"what to do: {advice}", level, code="wait-for-capacity", advice=advice
         )
     elif failure is not None:
-        advice = failure.advice
+        advice = advice_at_end(failure, t.after, policy)
         finds = policy.phases[t.after.phase].finds_checkpoints
         if code is ExitCode.BUDGET_SPENT and finds and t.after.budget.highest is None:
             advice += f" {_SAY_WHERE}"

@@ -6,12 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from supervisor.core.decisions import ProbeDevices, StartWorkers
 from supervisor.core.doing import Doing, Probing, Waiting
-from supervisor.core.events import DevicesProbed, QuarantineCleared, RungCompileFailed
+from supervisor.core.events import (
+    BadUnit,
+    DeviceFoundWrong,
+    DevicesProbed,
+    QuarantineCleared,
+    RungCompileFailed,
+)
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState, Status
 from supervisor.narrative.event_line import Line, budget_keys, budget_used, count, job_event
 from supervisor.ports import Transition
+
+_LIFTED = "or until `supervise quarantine clear MODEL_DIR`"
+"""How a quarantine ends early."""
 
 
 def where(start: StartWorkers, policy: RestartPolicy) -> str:
@@ -37,6 +46,26 @@ def probing_lines(decision: ProbeDevices, t: Transition, policy: RestartPolicy) 
     yield job_event("devices-probing", text, units=units, reason=decision.reason)
 
 
+def found_wrong(t: Transition, event: DeviceFoundWrong, policy: RestartPolicy) -> Iterator[Line]:
+    """Yields the line about a unit that the workers have found to compute wrongly."""
+    if t.before != t.after:
+        yield _bad(BadUnit(event.unit, event.reason), policy.phases[t.before.phase], policy)
+
+
+def _bad(bad: BadUnit, phase: PhasePolicy, policy: RestartPolicy) -> Line:
+    minutes = f"{policy.quarantine_for / 60:g} min"
+    kept = f"; in quarantine for {minutes}, {_LIFTED}" if bad.found else ""
+    return job_event(
+        "device-bad",
+        f"{unit(phase)} {bad.unit}: {bad.reason}{kept}",
+        "warning",
+        unit=bad.unit,
+        reason=bad.reason,
+        found=bad.found,
+        seconds=policy.quarantine_for if bad.found else None,
+    )
+
+
 def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterator[Line]:
     """Yields the lines about the result of a probe, and about the rung that follows from it."""
     before, after = t.before, t.after
@@ -50,25 +79,22 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
     told = was.missing if isinstance(was, Probing) else ()
     news = [bad for bad in event.bad if bad.found or bad.unit not in told]
     for bad in news:
-        kept = f"; in quarantine for {policy.quarantine_for / 60:g} min" if bad.found else ""
-        text = f"{unit(phase)} {bad.unit}: {bad.reason}{kept}"
-        yield job_event(
-            "device-bad",
-            text,
-            "warning",
-            unit=bad.unit,
-            reason=bad.reason,
-            found=bad.found,
-            seconds=policy.quarantine_for if bad.found else None,
-        )
+        yield _bad(bad, phase, policy)
     waits = after.doing if isinstance(after.doing, Waiting) else None
     is_same = waits is not None and _is_same(was, waits) and not news
     is_known = event.problem is None and event.obstacle is None
     if is_known and before.capacity_check is not None and not is_same:
-        healthy = len(event.healthy)
-        are = "is" if 1 in (healthy, phase.num_units) else "are"
-        text = f"{healthy} of {count(phase.num_units, unit(phase))} {are} healthy"
-        units, whole = list(event.healthy), phase.num_units
+        whole = phase.num_units
+        healthy = min(len(event.healthy), whole)
+        are = "is" if 1 in (healthy, whole) else "are"
+        text = f"{healthy} of {count(whole, unit(phase))} {are} healthy"
+        if spares := len(event.healthy) - healthy:
+            text += f", and {spares} more"
+        if kept := [each for each in event.healthy if each in after.quarantine.units]:
+            is_one = len(kept) == 1
+            which = unit(phase) if is_one else f"{unit(phase)}s"
+            text += f", but {which} {', '.join(kept)} {'is' if is_one else 'are'} in quarantine"
+        units = list(event.healthy)
         yield job_event("devices-probed", text, units=units, num_units=whole)
     if after.budget != before.budget:
         blame = "the probe found the devices healthy, so the failure is charged"
@@ -76,15 +102,48 @@ def probed(t: Transition, event: DevicesProbed, policy: RestartPolicy) -> Iterat
             blame = "the probe failed, so the failure is charged"
         text = f"{blame}: {budget_used(after, policy)}"
         yield job_event("budget-used", text, **budget_keys(after, policy))
-    old, new = before.ladder.num_devices(phase), after.ladder.num_devices(phase)
-    if old != new and old is not None and new is not None:
-        how = "shrinks" if new < old else "grows"
-        text = f"the job {how} from {old} to {new} devices"
-        yield job_event("rung-changed", text, "warning", before=old, num_devices=new)
+    yield from _rung_changed(before, after, phase, event)
     since = after.ladder.larger_since
     if since is not None and before.ladder.larger_since is None:
         text = "enough devices for a larger rung are healthy again: the job waits, then uses it"
         yield job_event("larger-rung-seen", text)
+
+
+def _rung_changed(
+    before: JobState, after: JobState, phase: PhasePolicy, event: DevicesProbed
+) -> Iterator[Line]:
+    old, new = before.ladder.num_devices(phase), after.ladder.num_devices(phase)
+    if old is None or new is None or old == new:
+        return
+    text = f"the job {'shrinks' if new < old else 'grows'} from {old} to {new} devices"
+    left = [each for each in event.healthy if each not in after.quarantine.units]
+    usable = len(left) * phase.rungs[0] // phase.num_units
+    struck = {each.num_devices: each.reason for each in after.ladder.struck}
+    reason = struck.get(usable) if new < usable < old else None
+    if reason is not None:
+        text += f", as {usable} are out of use: {reason}"
+    elif new < usable < old and usable not in phase.rungs:
+        rungs = ", ".join(map(str, phase.rungs))
+        text += f", as its ladder has no {usable} (only {rungs}; `supervise validate` says why)"
+    yield job_event(
+        "rung-changed",
+        text,
+        "warning",
+        before=old,
+        num_devices=new,
+        healthy=usable,
+        rungs=list(phase.rungs),
+        reason=reason,
+    )
+
+
+def blamed(t: Transition, policy: RestartPolicy) -> Iterator[Line]:
+    """Yields the line that a host is not used for a while, because it had the root cause of too
+    many failures."""
+    phase = policy.phases[t.before.phase]
+    for entry in t.after.quarantine.entries:
+        if entry not in t.before.quarantine.entries:
+            yield _bad(BadUnit(entry.unit, entry.reason), phase, policy)
 
 
 def _is_same(before: Doing, waits: Waiting) -> bool:
@@ -112,15 +171,19 @@ def missing_units(
     }
 
 
-def obstacle_seen(transitions: Iterable[Transition], state: JobState) -> str:
-    """Returns what kept all units from being used when they were last probed, if the job still
-    waits for that, or has ended by it; empty: nothing."""
-    found = ""
-    for event in (t.event for t in transitions):
-        if isinstance(event, DevicesProbed):
-            found = event.obstacle.reason if event.obstacle is not None else ""
+def obstacle_seen(
+    transitions: Iterable[Transition], state: JobState, phase: PhasePolicy
+) -> str | None:
+    """Returns what kept all units from being used when they were last probed, or some of them until
+    a person mends them, if the job still waits for that, or has ended by it; None: nothing."""
+    events = (t.event for t in transitions)
+    last = next((each for each in reversed([*events]) if isinstance(each, DevicesProbed)), None)
     is_short = state.capacity_check is not None or state.status is Status.FAILED
-    return found if is_short else ""
+    if last is None or not is_short:
+        return None
+    if last.obstacle is not None:
+        return f"no {unit(phase)} can be used: {last.obstacle.reason}"
+    return f"not used: {last.unfit.reason}" if last.unfit is not None else None
 
 
 def capacity_advice(t: Transition, policy: RestartPolicy) -> str | None:
@@ -131,6 +194,8 @@ def capacity_advice(t: Transition, policy: RestartPolicy) -> str | None:
         return None
     if t.event.obstacle is not None:
         return t.event.obstacle.advice
+    if t.event.unfit is not None:
+        return f"{t.event.unfit.advice}; then run the same command again"
     phase, kept = policy.phases[t.before.phase], t.after.quarantine.units
     gone = [bad.unit for bad in t.event.bad if bad.unit not in kept]
     if not gone and not kept:

@@ -14,6 +14,7 @@ from supervisor.core.state import JobState, Status
 from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.diagnosis.signals import signal_of
 from supervisor.narrative.decision_text import stage_keys, step_in_words
+from supervisor.narrative.device_text import blamed
 from supervisor.narrative.event_line import (
     Line,
     attempt_event,
@@ -26,10 +27,12 @@ from supervisor.narrative.failure_text import (
     attempt_failed_line,
     end_of_traceback,
     place_of_failure,
+    rank_in_words,
     record,
     success_warning,
     verdict,
 )
+from supervisor.narrative.findings import advice_in_words
 from supervisor.narrative.stop_text import notice_used, stopped
 from supervisor.ports import Transition
 
@@ -102,6 +105,7 @@ def workers_gone_lines(t: Transition, event: WorkersGone, policy: RestartPolicy)
         yield from _failure_lines(
             event.attempt, failure, t.after, policy, step=event.step, several=several
         )
+        yield from blamed(t, policy)
 
 
 def rank_ended_line(t: Transition, ended: WorkerExit) -> Line:
@@ -147,6 +151,7 @@ def launch_failed(t: Transition, event: LaunchFailed, policy: RestartPolicy) -> 
             "launch-failed", event.attempt, text, status=AttemptEnd.FAILED, failure=record(failure)
         )
         yield from _failure_lines(event.attempt, failure, t.after, policy)
+        yield from blamed(t, policy)
 
 
 def _attempt_ended_line(
@@ -197,7 +202,8 @@ def _failure_lines(
 ) -> Iterator[Line]:
     """Yields the lines about the failure of an attempt; `step` is the last completed step that was
     reported."""
-    rank = f" (rank {failure.rank})" if several else ""
+    hosts = state.ladder.hosts(policy.phases[state.phase])
+    rank = f" ({rank_in_words(failure, hosts)})" if several else ""
     text = f"failed: {failure.cause}; root cause: {failure.root_cause}{rank}"
     text += place_of_failure(failure)
     yield attempt_failed_line(attempt, text, failure, step)
@@ -220,8 +226,9 @@ def _failure_lines(
         )
     if not state.status.terminal:
         again = " if it comes again" if failure.is_guess else ""
-        text = f"what to do{again}: {failure.advice}"
-        yield attempt_event("advice", attempt, text, code=failure.rule, advice=failure.advice)
+        advice = advice_in_words(failure, policy, policy.phases[state.phase].name)
+        text = f"what to do{again}: {advice}"
+        yield attempt_event("advice", attempt, text, code=failure.rule, advice=advice)
         suspected = isinstance(state.doing, Probing) and state.doing.suspicion is not None
         if failure.charge is not Charge.NOTHING and not suspected:
             yield job_event("budget-used", budget_used(state, policy), **budget_keys(state, policy))

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from supervisor.core.state import JobState, Status
+from supervisor.diagnosis.doubt import tells_of_kill
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.frames import frame_in
 from supervisor.diagnosis.outcome import Verdict
@@ -27,6 +28,21 @@ that JAX (_src/traceback_util.py) prints below an exception."""
 def place_of_failure(failure: Failure) -> str:
     """Returns where the root cause was raised, as the end of a sentence; "": not known."""
     return _place_text(failure.where)
+
+
+def rank_in_words(failure: Failure, hosts: Sequence[str]) -> str:
+    """Returns the rank of a failure, and its host unless the root cause has it; `hosts` has the
+    host of each rank, as far as they are known."""
+    host = hosts[failure.rank] if failure.rank < len(hosts) else ""
+    is_new = host and host not in failure.root_cause
+    return f"rank {failure.rank} on host {host}" if is_new else f"rank {failure.rank}"
+
+
+def pids_in_words(pids: Sequence[int], hosts: Sequence[str]) -> str:
+    """Returns the pid of each rank, with its host if the `hosts` are known."""
+    if len(hosts) != len(pids):
+        return ", ".join(map(str, pids))
+    return ", ".join(f"{pid} on {host}" for pid, host in zip(pids, hosts, strict=True))
 
 
 def _place_text(where: str) -> str:
@@ -123,11 +139,26 @@ def _one_more(state: JobState, failure: Failure) -> str:
 
 
 def success_warning(exception: str) -> str:
-    """Returns a warning about a success whose output ends in a traceback of `exception`."""
+    """Returns a warning about a success whose output ends in a traceback of `exception`, or in a
+    line of a shell that the program was killed."""
+    if tells_of_kill(exception):
+        return (
+            f"exit code 0 is that of a later command, and the program seems to have been killed: "
+            f"{exception}. Write `set -e` first in the script, or name the step that completes the "
+            "work (`--success-step N`)"
+        )
     return (
         f"the program succeeded, but its output ends in a traceback: {exception}. Check the log: "
         "in a shell, `program | tee log` exits as `tee` does; `set -o pipefail` first makes it "
         "exit as the program does"
+    )
+
+
+def torn_in_words(torn: str) -> str:
+    """Returns a warning about a newest step that is not complete."""
+    return (
+        f"{torn} does not count, because it is not complete: the disk was full, a save did not "
+        "end, or it is of no format that is known"
     )
 
 

@@ -51,17 +51,29 @@ def code_in_words(code: int) -> str:
 
 
 def what_is_next(
-    code: int, newest: int | None, *, known: bool, is_refused: bool = False
+    code: int,
+    newest: int | None,
+    *,
+    known: bool,
+    is_refused: bool = False,
+    is_sure: bool = True,
+    later_phase: str | None = None,
 ) -> Iterator[str]:
     """Yields whether the job is run again by itself, and from where; nothing for a success.
 
-    `newest` is the newest committed step; None: there is none. `known`: the command follows in the
-    next line. `is_refused`: it is the command itself that has to be corrected.
+    `newest` is the newest committed step of the phase; None: there is none. `later_phase` is the
+    name of the phase, if others came before it. `known`: the command follows in the
+    next line. `is_refused`: it is the command itself that has to be corrected. `is_sure`: the
+    program goes on from nothing but a committed step.
     """
     code = ExitCode(code)
     if code is ExitCode.SUCCEEDED:
         return
     onward = "begins at the first step"
+    if later_phase is not None:
+        onward += f" of phase {later_phase!r} (those before it are complete)"
+    if not is_sure:
+        onward += ", as far as is seen"
     if newest is not None:
         onward = f"goes on from the checkpoint of step {newest}"
     again, end = ("this", ":") if known else ("the same command", "")

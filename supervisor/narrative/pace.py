@@ -19,6 +19,7 @@ from supervisor.core.events import (
     WorkersStarted,
 )
 from supervisor.ports import Transition
+from supervisor.protocol import metrics_file
 from supervisor.protocol.messages import StepMessage, StepsDroppedMessage
 
 _WINDOW = 60.0
@@ -37,11 +38,17 @@ class Progress:
 
     step: int | None = None
     """The last completed step; None: the attempt has reported none."""
+    step_at: datetime | None = None
+    """When `step` was reported; None: not known."""
     loss: float | None = None
     steps_per_second: float | None = None
-    """None: too few steps were reported."""
+    """None: too few steps were reported, or none for longer than those that count took."""
     eta_seconds: float | None = None
     """Seconds until the last step of the phase; None: not known."""
+    data_wait: float | None = None
+    """The share of the time in which training waits for data; None: not known."""
+    mfu: float | None = None
+    """The model FLOPs utilisation; None: not known."""
 
 
 class PaceWatch:
@@ -49,7 +56,10 @@ class PaceWatch:
 
     def __init__(self) -> None:
         self._step: int | None = None
+        self._step_at: datetime | None = None
         self._loss: float | None = None
+        self._how: dict[str, float] = {}
+        """How the steps are run, as it was reported last."""
         self._reports: deque[tuple[float, int]] = deque()
         """Times on our clock and steps, with a spacing."""
         self._losses: list[float] = []
@@ -67,15 +77,20 @@ class PaceWatch:
         """See `ports.Observer`."""
         match told.event:
             case WorkerReported(at, _, _, StepMessage(step, metrics)):
+                self._how.update(
+                    {name: metrics[name] for name in metrics_file.DEVICE_USE if name in metrics}
+                )
                 self._heard(at, step, metrics.get("loss"))
+                self._step_at = told.wall
             case WorkerReported(_, _, _, StepsDroppedMessage()):
                 self._forget()
             case WorkersStarted():
-                self._step = self._loss = None
+                self._step = self._step_at = self._loss = None
+                self._how.clear()
             case WorkersGone(step=step):
                 self._reports.clear()
-                if step is not None:  # not each step has a report of its own
-                    self._step = step
+                if step not in (None, self._step):  # not each step has a report of its own
+                    self._step, self._step_at = step, None
             case PhaseBegun():
                 self._forget()
         self.committed_at = _committed_at(self.committed_at, told)
@@ -86,7 +101,8 @@ class PaceWatch:
         rate, eta = self._rate(now), None
         if rate and self._step is not None and max_steps is not None:
             eta = max(0, max_steps - self._step) / rate
-        return Progress(self._step, self._loss, rate, eta)
+        use = map(self._how.get, metrics_file.DEVICE_USE)
+        return Progress(self._step, self._step_at, self._loss, rate, eta, *use)
 
     def losses(self) -> list[float]:
         """Returns the losses of the phase, the oldest first, thinned out evenly."""
@@ -113,16 +129,20 @@ class PaceWatch:
             self._losses, self._stride = self._losses[::2], 2 * self._stride
 
     def _rate(self, now: float) -> float | None:
-        """Returns the steps per second. It falls while the next report is overdue."""
+        """Returns the steps per second. It falls while the next report is overdue. None: there are
+        too few, or it was silent for longer than all that they took."""
         if len(self._reports) < 2:
             return None
         (start, first), (end, last) = self._reports[0], self._reports[-1]
+        if now - end > max(_WINDOW, end - start):
+            return None
         gaps = len(self._reports) - 1
         seconds = max(end - start, (now - start) * gaps / (gaps + 1))
         return (last - first) / seconds if seconds > 0 and last > first else None
 
     def _forget(self) -> None:
-        self._step = self._loss = None
+        self._step = self._step_at = self._loss = None
+        self._how.clear()
         self._reports.clear()
         self._losses.clear()
         self._stride, self._skipped = 1, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from supervisor.core.events import WorkersGone
+from supervisor.core.events import StopSource, WorkersGone
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import Drain, JobState
 from supervisor.narrative.event_line import Line, attempt_event, count, job_event
@@ -40,6 +40,11 @@ def stopped(t: Transition, event: WorkersGone, before: int | None, policy: Resta
             f"; step {event.unproven} is complete, but was not seen closed, so it does not count "
             "yet: the program may go on from it"
         )
+    if not saved and _was_cut_off(t, event):
+        kept += (
+            "; it was killed while it still ran: if a save takes longer, raise "
+            "trainer.init.autorestart.grace_period"
+        )
     text = f"stopped: {kept}; {_lost_work(event, newest)}"
     lost = _num_lost_steps(event, newest)
     return attempt_event(
@@ -51,6 +56,15 @@ def stopped(t: Transition, event: WorkersGone, before: int | None, policy: Resta
         ending_step=event.step,
         lost_steps=lost,
     )
+
+
+def _was_cut_off(t: Transition, event: WorkersGone) -> bool:
+    """Whether somebody asked the group to end, who could wait longer, and it had to be killed."""
+    group, drain = t.before.group, t.before.drain
+    if group is None or drain is None or drain.source is StopSource.PREEMPTION:
+        return False
+    has_run = group.survivors or any(each.signal == "SIGKILL" for each in event.exits)
+    return group.killing and bool(has_run)
 
 
 def notice_used(t: Transition, event: WorkersGone, drain: Drain, policy: RestartPolicy) -> Line:
@@ -111,8 +125,11 @@ def _lost_work(event: WorkersGone, newest: int | None) -> str:
         since = count(max(0, event.step - event.starting_step), "step")
         return (
             f"the program had begun at step {event.starting_step}; the {since} since then are "
-            f"lost, unless it saved them elsewhere {reported}"
+            f"lost, unless it saved them in a way that supervise does not see {reported}"
         )
     if newest is None:
-        return f"all work is lost, unless the program saved it elsewhere {reported}"
+        return (
+            "all work is lost, unless the program saved it in a way that supervise does not see "
+            f"{reported}"
+        )
     return f"lost since then: {count(_num_lost_steps(event, newest) or 0, 'step')} {reported}"

@@ -58,6 +58,7 @@ class FailureRecord:
     def is_mere_exit(self) -> bool:
         """True if it records only `sys.exit(3)` or the like, which says no more than the exit code.
 
+        So does `sys.exit(child.wait() != 0)`, whose message is `True`.
         For an exit code that means a signal, such as `sys.exit(143)`, this holds even if another
         exception was being handled: the program obeyed the signal, wherever that interrupted it.
         """
@@ -65,11 +66,15 @@ class FailureRecord:
         return _is_exit(of_signal or self.exceptions)
 
 
+_CODES = {"True": "1", "False": "0", "None": "0", "": "0"}
+"""The exit code for each message of a SystemExit that is neither a number nor a text."""
+
+
 def _is_exit(exceptions: tuple[ExceptionInfo, ...], least: int = -(1 << 31)) -> bool:
     return all(
         exception.type == "builtins.SystemExit"
-        and re.fullmatch(r"-?\d{1,9}", exception.message) is not None
-        and int(exception.message) >= least
+        and re.fullmatch(r"-?\d{1,9}|True|False|None|", exception.message) is not None
+        and int(_CODES.get(exception.message, exception.message)) >= least
         for exception in exceptions
     )
 

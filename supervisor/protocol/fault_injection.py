@@ -21,6 +21,7 @@ from supervisor.protocol.messages import Stage
 SIMULATED = {
     "device_lost": simulated.mark_lost,
     "device_wrong_result": simulated.mark_wrong,
+    "device_flips_bits": simulated.mark_flipping,
     "device_returns": simulated.mark_healthy,
     "host_lost": simulated.mark_lost,
 }
@@ -48,6 +49,7 @@ class InjectedFault:
     """From then on each batch of the attempt takes so many seconds more."""
     device_lost: str | None = None
     device_wrong_result: str | None = None
+    device_flips_bits: str | None = None
     device_returns: str | None = None
     host_lost: str | None = None
 

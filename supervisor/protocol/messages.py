@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any
 
 from .environment import PROTOCOL_VERSION
+from .loss_spikes import LossSpike
 from .shortening import keep_beginning
 
 MAX_LINE = 4096
@@ -44,9 +45,11 @@ class NoticeCode(StrEnum):
     CHECKPOINT_DAMAGED = "checkpoint-damaged"
     CHECKPOINT_NOT_REMOVED = "checkpoint-not-removed"
     CHECKPOINT_NOT_PINNED = "checkpoint-not-pinned"
+    CHECKPOINT_NOT_TRUSTED = "checkpoint-not-trusted"
     CHECKPOINT_READ_BROKEN_OFF = "checkpoint-read-broken-off"
     CHECKPOINT_SKIPPED = "checkpoint-skipped"
     CHECKPOINT_UNVERIFIED = "checkpoint-unverified"
+    DATA_SLOW = "data-slow"
     EXECUTABLES_OFF = "executables-off"
     EXECUTABLE_NOT_KEPT = "executable-not-kept"
     EXECUTABLE_REMOVED = "executable-removed"
@@ -55,9 +58,12 @@ class NoticeCode(StrEnum):
     MANIFEST_NOT_WRITTEN = "manifest-not-written"
     METRICS_UNWRITABLE = "metrics-unwritable"
     RESUME_DIFFERS = "resume-differs"
+    ROLLOUT_MESH_CHOSEN = "rollout-mesh-chosen"
     SAVE_AWAITED = "save-awaited"
+    SAVE_FAILED = "save-failed"
     SAVE_INTERVAL_CHOSEN = "save-interval-chosen"
     SAVE_ON_SIGTERM_OFF = "save-on-sigterm-off"
+    SILENT_CORRUPTION = "silent-corruption"
     SNAPSHOTS_STOPPED = "snapshots-stopped"
     SNAPSHOT_NOT_USED = "snapshot-not-used"
 
@@ -182,6 +188,12 @@ class SigtermMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class SigtermKeptMessage:
+    """The program ends, and was never told to stop: jax handles SIGTERM, and whatever came it has
+    kept to itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class AdjustableMessage:
     """The fields of `adjustments.Adjustments` that this worker could still adjust in the next
     attempt."""
@@ -233,6 +245,20 @@ class HostTimeMessage:
     """The whole time of a step, on average over the same steps."""
 
 
+@dataclass(frozen=True, slots=True)
+class WrongDeviceMessage:
+    """A check has found a device that computes wrongly without an error."""
+
+    step: int
+    """The step that was checked."""
+    rank: int
+    """The rank whose process has the device."""
+    device: int
+    """The place of the device among those of that process."""
+    text: str
+    """What it has computed wrongly, for people."""
+
+
 Message = (
     StageMessage
     | StepMessage
@@ -244,11 +270,14 @@ Message = (
     | CompiledMessage
     | StacksMessage
     | SigtermMessage
+    | SigtermKeptMessage
     | AdjustableMessage
     | SavesOnRequestMessage
     | NoticeMessage
     | WroteMessage
     | HostTimeMessage
+    | WrongDeviceMessage
+    | LossSpike
 )
 
 _OF_THE_READER = frozenset({"first", "in_output", "recognised", "every"})
@@ -264,11 +293,14 @@ _NAMES: dict[type[Any], str] = {
     CompiledMessage: "compiled",
     StacksMessage: "stacks",
     SigtermMessage: "sigterm",
+    SigtermKeptMessage: "sigterm_kept",
     AdjustableMessage: "adjustable",
     SavesOnRequestMessage: "saves_on_request",
     NoticeMessage: "notice",
     WroteMessage: "wrote",
     HostTimeMessage: "host_time",
+    WrongDeviceMessage: "wrong_device",
+    LossSpike: "loss_spike",
 }
 _LONGEST: dict[type[Any], int] = {NoticeMessage: MAX_NOTICE, WroteMessage: _MAX_WIDE_NOTICE}
 """Most characters of a text, where that is not `_MAX_TEXT`."""
@@ -369,6 +401,13 @@ def _seconds(body: dict[str, Any]) -> float:
     return float(seconds)
 
 
+def _finite(body: dict[str, Any], name: str) -> float:
+    value: Any = body.get(name)
+    if type(value) not in (int, float) or not abs(value) < math.inf:
+        raise ProtocolError(f"{name} is not a finite number")
+    return float(value)
+
+
 def _text(body: dict[str, Any], name: str, limit: int = _MAX_TEXT) -> str:
     value = body.get(name, "")
     if not isinstance(value, str):
@@ -440,6 +479,7 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     ),
     "stacks": lambda body: StacksMessage(),
     "sigterm": lambda body: SigtermMessage(),
+    "sigterm_kept": lambda body: SigtermKeptMessage(),
     "adjustable": lambda body: AdjustableMessage(_names(body)),
     "saves_on_request": lambda body: SavesOnRequestMessage(),
     "notice": lambda body: NoticeMessage(
@@ -448,5 +488,14 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "wrote": lambda body: WroteMessage(_path(body)),
     "host_time": lambda body: HostTimeMessage(
         _seconds(body), _seconds({"seconds": body.get("step_seconds")})
+    ),
+    "wrong_device": lambda body: WrongDeviceMessage(
+        _required_step(body),
+        _count({"count": body.get("rank")}),
+        _count({"count": body.get("device")}),
+        _text(body, "text"),
+    ),
+    "loss_spike": lambda body: LossSpike(
+        _required_step(body), *(_finite(body, name) for name in ("loss", "usual", "bound"))
     ),
 }

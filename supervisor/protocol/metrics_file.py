@@ -26,6 +26,15 @@ NAME = "metrics.jsonl"
 EVALUATION = "evaluation_"
 """Prefix of the numbers of an evaluation, which has a line of its own."""
 
+DATA_WAIT = "data_wait"
+"""The share of the time in which training waits for data."""
+MFU = "mfu"
+"""The model FLOPs utilisation, a share."""
+DEVICE_USE = (DATA_WAIT, MFU)
+"""Keys that say how well the devices were used."""
+OF_THE_RUN = frozenset({"time", "attempt", *DEVICE_USE})
+"""Keys that say how a step was run, not what it computed: equal steps differ in them."""
+
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WINDOW = 1 << 16
 """Bytes that are read at once. A line that does not fit is none of ours."""

@@ -97,6 +97,11 @@ class Place(Enum):
         r"(?:compile_cache/executables/)?[^/]+-rank\d+-[0-9a-f]{32}\.(?:executable|trial)",
         "only this user can write to the folder (`trainer.private_files`)",
     )
+    TOKENS = _Removable(
+        "tokens of data that were changed since, or that are damaged",
+        r"(?:tokens/)?[0-9a-f]{32}-[0-9a-f]{32}\.tokens",
+        "digests of our config and of the data are its name, and the trainer writes it again",
+    )
     READING_MARK = _Removable(
         "the mark of an unverified read of a step that is going on",
         r"\d+/supervise_reading_rank\d+",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import SupportsFloat
 
+from .loss_spikes import LossSpike
 from .messages import (
     AdjustableMessage,
     CompiledMessage,
@@ -31,6 +32,7 @@ from .messages import (
     Stage,
     StageMessage,
     StepMessage,
+    WrongDeviceMessage,
     encode,
 )
 from .worker_path.supervise_worker import ProgressPipe, progress_descriptor
@@ -59,6 +61,7 @@ class Reporter:
         self._next_step_at = 0.0 if self._pipe.is_open else _NEVER
         self._stage = Stage.STARTING
         self._step: int | None = None
+        self._told: int | None = None
 
     @classmethod
     def connect(
@@ -82,19 +85,34 @@ class Reporter:
             self._step = step
         if self._pipe.is_open:
             self._next_step_at = 0.0
+            self._told = step
         self._send(StageMessage(stage, step, inferred), keep=True)
         self._on_stage(stage)
 
-    def step(self, step: int, metrics: Mapping[str, SupportsFloat] | None = None) -> None:
+    def step(
+        self,
+        step: int,
+        metrics: Mapping[str, SupportsFloat] | None = None,
+        *,
+        always: bool = False,
+    ) -> None:
         """Report that optimizer step `step` is complete. Its metrics are converted to float only if
-        the step is sent."""
+        the step is sent; `always`: send it, also if it comes soon after the last one."""
         self._step = step
         now = monotonic()
-        if now < self._next_step_at:
+        if now < self._next_step_at and not (always and self._pipe.is_open):
             return
         self._next_step_at = now + self._interval if self._pipe.is_open else _NEVER
         values = {name: float(value) for name, value in (metrics or {}).items()}
+        self._told = step
         self._send(StepMessage(step, values), keep=False)
+
+    def catch_up(self) -> None:
+        """Report the last completed step if it came too soon to be sent. For the end: so the
+        supervisor knows how far a program came that fails."""
+        if self._step is not None and self._step != self._told:
+            self._told = self._step
+            self._send(StepMessage(self._step), keep=False)
 
     def restored(self, step: int | None, *, snapshot: bool = False) -> None:
         """Report that the state of `step` was restored (None: a fresh start), from a `snapshot` in
@@ -135,6 +153,14 @@ class Reporter:
     def host_time(self, seconds: float, step_seconds: float) -> None:
         """Report how long a step takes this host before the devices begin, and as a whole."""
         self._send(HostTimeMessage(seconds, step_seconds), keep=False)
+
+    def wrong_device(self, step: int, rank: int, device: int, text: str) -> None:
+        """Report a device that computes wrongly without an error: see `WrongDeviceMessage`."""
+        self._send(WrongDeviceMessage(step, rank, device, text), keep=True)
+
+    def loss_spike(self, spike: LossSpike) -> None:
+        """Report a loss that stands out from those before it."""
+        self._send(spike, keep=True)
 
     def dumps_stacks(self) -> None:
         """Declare that this process dumps its stacks on request."""

@@ -1,8 +1,9 @@
 """Simulated devices that break: for tests and fault injection on machines without accelerators.
 
 Simulated devices (and hosts) cannot be unplugged. So a file of the job lists those that are lost,
-compute wrong results or are stuck. A test, an injected fault or a person changes it while the job
-runs, and probe and worker then behave as with real broken devices. No file: all are healthy.
+compute wrong results (with an error, or in silence) or are stuck. A test, an injected fault or a
+person changes it while the job runs, and probe and worker then behave as with real broken devices.
+No file: all are healthy.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class Broken:
     stuck: frozenset[str] = frozenset()
     """Units that block the backend: a process that was given one of them cannot initialise any of
     its devices, as on a TPU host where one chip is busy or broken."""
+    flipping: frozenset[str] = frozenset()
+    """Devices that flip a bit in each number that they compute for a gradient, without an error:
+    only a check for silent corruption finds it."""
 
 
 def read(file: Path) -> Broken:
@@ -68,6 +72,11 @@ def mark_stuck(file: Path, *units: str) -> None:
     _change(file, lambda now: replace(now, stuck=now.stuck.union(units)))
 
 
+def mark_flipping(file: Path, *units: str) -> None:
+    """Make these devices compute wrong gradients from now on, in silence."""
+    _change(file, lambda now: replace(now, flipping=now.flipping.union(units)))
+
+
 def mark_healthy(file: Path, *units: str) -> None:
     """Make these units healthy again."""
     _change(file, lambda now: Broken(*(kind.difference(units) for kind in astuple(now))))
@@ -81,9 +90,15 @@ def to_environment(file: Path, units: tuple[str, ...]) -> dict[str, str]:
 class HeldDevices:
     """The simulated units that this worker runs on."""
 
-    def __init__(self, file: Path, units: frozenset[str]) -> None:
+    def __init__(self, file: Path, units: Sequence[str]) -> None:
         self.file = file
-        self._units = units
+        self._devices = tuple(unit for unit in units if not unit.startswith(HOST))
+        self._units = frozenset(units)
+        self.flipping: tuple[int, ...] = ()
+        """The devices that flip bits, by their places among those of this process, as of the last
+        `fail_if_broken`."""
+        self.is_one_flipping = False
+        """Whether any device of the job flips bits, also of another process."""
         self._seen: tuple[int, int, int] | None = None
 
     @classmethod
@@ -93,7 +108,7 @@ class HeldDevices:
         if given is None:
             return None
         told = json.loads(given)
-        return cls(Path(told["file"]), frozenset(told["units"]))
+        return cls(Path(told["file"]), told["units"])
 
     def initialise(self) -> None:
         """Fail as the initialisation of a backend would, if one of the units is stuck.
@@ -119,6 +134,10 @@ class HeldDevices:
             return
         self._seen = stamp
         broken = read(self.file)
+        self.is_one_flipping = bool(broken.flipping)
+        self.flipping = tuple(
+            place for place, unit in enumerate(self._devices) if unit in broken.flipping
+        )
         for unit in sorted(self._units & broken.lost, reverse=True):  # hosts first
             if unit.startswith(HOST):
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -3,6 +3,9 @@
 **File systems.** On most file systems a rename moves a whole directory atomically, as POSIX
 demands. A mounted bucket copies a directory file by file, and other hosts may see some files late.
 
+**Links.** A link may be there and yet not be readable: /proc/1/fd/1 of another user, or one on a
+mount whose server is gone.
+
 **NVIDIA GPUs.** JAX looks for the same files (`hardware_utils.has_visible_nvidia_gpu`, jax 0.10.2)
 and skips CUDA if none of them exists. With `JAX_PLATFORMS=cuda` no backend is left then, and JAX
 ends with a bare AssertionError, which does not say what is missing.
@@ -24,6 +27,15 @@ _BUCKETS = {
 }
 
 
+def real_path(path: Path | str) -> Path:
+    """Return the absolute path without links; where one of them cannot be read, the absolute path
+    as it is named. Never raises an error of the file system."""
+    try:
+        return Path(os.path.realpath(path))  # Path.resolve raises on a loop of links
+    except OSError:
+        return Path(path).absolute()
+
+
 def file_system(directory: Path, mounts: str | None = None) -> str:
     """Return the type of the file system that `directory` is on, or will be on once it is made.
 
@@ -33,7 +45,7 @@ def file_system(directory: Path, mounts: str | None = None) -> str:
     if mounts is None:
         mounts = Path("/proc/self/mountinfo").read_text()
     best, kind = -1, ""
-    target = Path(os.path.realpath(directory))  # Path.resolve raises on a loop of links
+    target = real_path(directory)
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
         mount = Path(fields.split()[4].encode().decode("unicode_escape"))

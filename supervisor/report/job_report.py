@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from supervisor.protocol.loss_spikes import LossSpike
+
 _FORMAT = 1
 
 
@@ -161,6 +163,14 @@ class LossCurve:
     """The steps after which another attempt went on."""
     not_finite: int
     """How many losses were NaN or Inf; they are in no point."""
+    spikes: tuple[LossSpike, ...] = ()
+    """The newest losses that stand out, by step."""
+    data_wait: float | None = None
+    """The share of the time in which training waits for data, the median; None: not known."""
+    mfu: float | None = None
+    """The model FLOPs utilisation, the median; None: not known."""
+    replay: str = ""
+    """The command that runs a step of the phase again, with N for the step; empty: none can."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import groupby
+from statistics import median
 
+from supervisor.protocol import metrics_file
+from supervisor.protocol.loss_spikes import LossSpike, SpikeDetector
 from supervisor.report.job_report import LossCurve, LossPoint
 
 MOST_POINTS = 1000
 """A curve has at most twice as many points."""
+_SPIKES_IN_REPORT = 20
+"""Losses that stand out which are told of a phase: the newest."""
 MAX_LINE = 1 << 16
 """Bytes. A longer line is not used."""
 
@@ -32,8 +38,24 @@ class _Curve:
     attempt: int | None = None
     restarts: list[int] = field(default_factory=list)
     not_finite: int = 0
+    detector: SpikeDetector = field(default_factory=SpikeDetector)
+    spikes: deque[LossSpike] = field(default_factory=lambda: deque(maxlen=_SPIKES_IN_REPORT))
+    how: dict[str, deque[float]] = field(default_factory=dict)
+    """How the steps were run: the newest of what was measured."""
+
+    def ran(self, how: Mapping[str, float]) -> None:
+        for name, value in how.items():
+            self.how.setdefault(name, deque(maxlen=MOST_POINTS)).append(value)
+
+    def median(self, name: str) -> float | None:
+        return median(self.how[name]) if name in self.how else None
 
     def add(self, step: int, loss: float, attempt: int | None) -> None:
+        while self.spikes and self.spikes[-1].step >= step:
+            self.spikes.pop()
+        spike = self.detector.hear(step, loss)
+        if spike is not None:
+            self.spikes.append(spike)
         while self.points and self.points[-1].step >= step:
             self.points.pop()
         if attempt != self.attempt and self.attempt is not None:
@@ -75,22 +97,32 @@ def loss_curves(lines: Iterable[bytes], phases: Mapping[int, str]) -> tuple[list
         if told is None:
             unusable += 1
             continue
-        attempt, step, loss = told
+        attempt, step, loss, how = told
         if loss is None:
             continue
         phase = phases.get(attempt, phase) if attempt is not None else phase
-        curves.setdefault(phase, _Curve()).add(step, loss, attempt)
+        curve = curves.setdefault(phase, _Curve())
+        curve.add(step, loss, attempt)
+        curve.ran(how)
     return list(_told(curves)), unusable
 
 
 def _told(curves: Mapping[str, _Curve]) -> Iterator[LossCurve]:
     for phase, each in curves.items():
-        yield LossCurve(phase, tuple(each.points), tuple(each.restarts), each.not_finite)
+        yield LossCurve(
+            phase,
+            tuple(each.points),
+            tuple(each.restarts),
+            each.not_finite,
+            tuple(each.spikes),
+            each.median(metrics_file.DATA_WAIT),
+            each.median(metrics_file.MFU),
+        )
 
 
-def _parsed(line: bytes) -> tuple[int | None, int, float | None] | None:
-    """Returns the attempt, the step and the loss in a line, None for a loss that it does not have;
-    None: it cannot be used."""
+def _parsed(line: bytes) -> tuple[int | None, int, float | None, dict[str, float]] | None:
+    """Returns the attempt, the step and the loss in a line, None for a loss that it does not have,
+    and how the step was run; None: it cannot be used."""
     if len(line) > MAX_LINE:
         return None
     try:
@@ -100,7 +132,10 @@ def _parsed(line: bytes) -> tuple[int | None, int, float | None] | None:
     match body:
         case {"step": int(step)} if not isinstance(step, bool) and 0 <= step < 1 << 53:
             attempt, loss = body.get("attempt"), body.get("loss")
-            return attempt if type(attempt) is int else None, step, _number(loss)
+            how = {name: _number(body.get(name)) for name in metrics_file.DEVICE_USE}
+            known = {name: value for name, value in how.items() if value is not None}
+            known = {name: value for name, value in known.items() if math.isfinite(value)}
+            return attempt if type(attempt) is int else None, step, _number(loss), known
     return None
 
 

@@ -22,6 +22,7 @@ from supervisor.core.state import Status
 from supervisor.goodput.goodput_text import duration
 from supervisor.goodput.wall_time import GOOGLE_NAMES, Part
 from supervisor.narrative.event_line import count
+from supervisor.narrative.findings import spike_in_words, use_in_words
 from supervisor.protocol.messages import printable
 from supervisor.report.job_report import Attempt, FailedAttempt, LossCurve, Report
 from supervisor.report.page_data import SYMBOLS, lanes_of, page_data
@@ -354,6 +355,15 @@ def _loss(number: int, curve: LossCurve, *, several: bool) -> Iterator[str]:
         yield f"<p>{told}. A dashed line: another attempt goes on from that step.</p>"
     if curve.not_finite:
         yield f"<p>{count(curve.not_finite, 'loss')} NaN or Inf: not drawn.</p>"
+    if curve.spikes:
+        yield "<p>Losses that stand out:</p><ul>"
+        yield from (f"<li>{_text(spike_in_words(each))}</li>" for each in curve.spikes)
+        yield "</ul>"
+    if curve.spikes and curve.replay:
+        yield f"<p>To look into one: <code>{_text(curve.replay)}</code></p>"
+    if curve.data_wait is not None:
+        how = use_in_words(curve.data_wait, curve.mfu)
+        yield f"<p>Training {how} (medians).</p>"
 
 
 def _rungs(report: Report) -> Iterator[str]:

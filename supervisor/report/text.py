@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from supervisor.goodput.goodput_text import duration
 from supervisor.narrative.event_line import count
+from supervisor.narrative.findings import spike_in_words, use_in_words
 from supervisor.report.job_report import FailedAttempt, LossCurve, Report
 from supervisor.report.page_data import lanes_of
 from supervisor.report.summaries import (
@@ -165,6 +166,11 @@ def _loss(curve: LossCurve) -> Iterator[str]:
         yield f"other attempts went on from step {newest}"
     if curve.not_finite:
         yield f"{count(curve.not_finite, 'loss')} NaN or Inf"
+    yield from map(spike_in_words, curve.spikes)
+    if curve.spikes and curve.replay:
+        yield f"to look into one: {curve.replay}"
+    if curve.data_wait is not None:
+        yield use_in_words(curve.data_wait, curve.mfu)
 
 
 def _rungs(report: Report) -> Iterator[str]:

@@ -210,6 +210,18 @@ METRICS: Sequence[MetricDefinition] = (
         _one(lambda it: it.live.steps_per_second),
     ),
     MetricDefinition(
+        "data_wait",
+        "gauge",
+        "The share of the time in which training waits for data, if the program reports it.",
+        _one(lambda it: it.live.data_wait),
+    ),
+    MetricDefinition(
+        "mfu",
+        "gauge",
+        "The model FLOPs utilisation, if the program reports it.",
+        _one(lambda it: it.live.mfu),
+    ),
+    MetricDefinition(
         "eta_seconds",
         "gauge",
         "The time until the training is complete, at that rate.",

@@ -19,7 +19,13 @@ from deploy.acceptance.checks import CHECKS, Check, run_all
 from deploy.acceptance.results import Report
 from supervisor.config.topology import SliceShape
 from tests.processes.metadata_server import MetadataServer
-from tests.running import PATIENCE, eventually, lives, marked
+from tests.running import PATIENCE, UNOPTIMISED, eventually, lives, marked
+
+
+@pytest.fixture(autouse=True)
+def _unoptimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What XLA makes of the programs is no topic here, in slow tests either."""
+    monkeypatch.setenv("XLA_FLAGS", UNOPTIMISED)
 
 
 def command(tmp_path: Path, *words: str) -> list[str]:
@@ -184,6 +190,7 @@ def test_every_check_says_what_it_expects_by_which_source_and_has_a_bound() -> N
         assert sum(platform in one.platforms for one in CHECKS.values()) >= least
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_taken_away(tmp_path: Path) -> None:
     """Simulated: a metadata server of ours says so."""
     with MetadataServer().serving() as server:
@@ -207,6 +214,7 @@ def test_a_machine_that_is_taken_away(tmp_path: Path) -> None:
         assert text in seen, seen
 
 
+@pytest.mark.slow
 def test_a_signal_alone_is_passed_on_and_proves_nothing(tmp_path: Path) -> None:
     argv = command(tmp_path, "--devices", "1", "--only", "preempt")
     process = subprocess.Popen(
@@ -242,7 +250,6 @@ def test_all_that_simulated_devices_can_do(tmp_path: Path) -> None:
         text=True,
         check=False,
         timeout=1500,
-        env={**os.environ},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for result in written(tmp_path).results:

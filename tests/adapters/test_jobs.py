@@ -55,3 +55,5 @@ def test_where_no_job_is_it_says_so(tmp_path: Path, capfd: pytest.CaptureFixture
     assert capfd.readouterr().out == f"no job is below {tmp_path}\n"
     assert main(["jobs", str(tmp_path / "gone")]) == 64
     assert "gone is no folder" in capfd.readouterr().err
+    assert main(["jobs", "n" * 256]) == 64
+    assert "File name too long: name the folder" in capfd.readouterr().err

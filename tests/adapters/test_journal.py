@@ -195,6 +195,47 @@ def test_the_last_config_is_kept(tmp_path: Path) -> None:
     assert len(history.transitions) == 2
 
 
+def hosts(lost_after: float) -> list[dict[str, Any]]:
+    """A config with so long a time for hosts that are lost."""
+    return [{"trainer": {"init": {"hosts": {"engine": "ray", "lost_after": lost_after}}}}]
+
+
+@pytest.mark.parametrize("compact_after", [1, COMPACT_AFTER])
+def test_the_longest_time_of_a_lost_host_counts_until_an_attempt_under_a_shorter_one_has_ended(
+    tmp_path: Path, compact_after: int
+) -> None:
+    def reopened() -> FileJournal:
+        return FileJournal(LocalStorage(tmp_path), compact_after=compact_after)
+
+    def longest() -> float:
+        told = reopened().read().longest_lost_after
+        assert told == reopened().peek().longest_lost_after
+        return told
+
+    def tell_more(*events: Event) -> None:
+        state = reopened().read().state
+        for event in events:
+            after, decisions = step(state, event, POLICY)
+            transition = Transition(event, state, after, decisions, NOW)
+            reopened().append(transition, durable=True)
+            state = after
+
+    assert longest() == 0.0
+    reopened().record_config(NOW, hosts(45.0), [])
+    tell_more(*STORY[:3])
+    assert longest() == 45.0
+    for _ in range(2):
+        reopened().record_config(NOW, hosts(4.0), [])
+        tell_more(SupervisorStarted(0.3, "job", POLICY, None))
+        assert longest() == 45.0
+    reopened().record_config(NOW, [{"trainer": {"init": {}}}], [])
+    assert longest() == 45.0, "who runs no hosts waits for it too"
+    reopened().record_config(NOW, hosts(4.0), [])
+    attempt = reopened().read().state.attempt
+    tell_more(WorkersGone(0.5, attempt, KILLED, None, None, None))
+    assert longest() == 4.0
+
+
 def test_a_torn_end_is_cut_and_kept_wherever_it_tore(tmp_path: Path) -> None:
     told = tell(tmp_path, *STORY[:3])
     path = tmp_path / JOURNAL

@@ -98,6 +98,7 @@ def test_of_two_at_once_one_is_the_owner(place: Uri) -> None:
     assert len(refused) == 3
     assert all("model_dir is owned by supervisor" in str(text) for text in refused)
     assert winner.lease.epoch == 1
+    assert winner.lease.quiet == 0.0, "it was free"
     assert winner.renews()
     winner.lease.release()
     assert body(bucket(place)) == {"token": None, "epoch": 1}
@@ -109,6 +110,7 @@ def test_a_silent_owner_is_taken_over_under_a_new_epoch(objects: Objects) -> Non
     owner.lease.acquire()
     assert "waiting up to 2 s" in owner.said[0]
     assert owner.lease.epoch == body(objects)["epoch"] == 8
+    assert owner.lease.quiet == TIMES.duration - TIMES.kill
     owner.lease.release()
 
 

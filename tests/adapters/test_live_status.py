@@ -14,7 +14,13 @@ from supervisor.adapters.stores.lock import DirectoryLock
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.cli.main import main
 from supervisor.cli.status import show_status
-from supervisor.core.events import CheckpointCommitted, WorkersGone, WorkersObserved, WorkersStarted
+from supervisor.core.events import (
+    CheckpointCommitted,
+    PhaseBegun,
+    WorkersGone,
+    WorkersObserved,
+    WorkersStarted,
+)
 from supervisor.files.live_status import STATUS, LiveProgress, LiveStatus
 from supervisor.host.identity import Identity
 from supervisor.protocol.messages import Stage
@@ -68,8 +74,8 @@ def test_the_step_of_this_moment_is_shown_with_rate_and_time_left(
     write(place)
     lines = told(place, capsys)
     assert lines[2] == "RUNNING: phase 'one', attempt 1, TRAINING, no checkpoint seen yet"
-    shown = "progress: step 45 of 100, 0.5 steps/s, about 1 min 50 s left, loss 0.2500 ("
-    assert lines[3].startswith(shown)
+    shown = "progress: step 45 of 100, 0.5 steps/s, about 1 min 50 s left, loss 0.2500"
+    assert lines[3] == shown
     main(["status", "--json", str(place)])
     seen = json.loads(capsys.readouterr().out)
     assert (seen["stage"], seen["step"]) == ("TRAINING", 45)
@@ -78,11 +84,24 @@ def test_the_step_of_this_moment_is_shown_with_rate_and_time_left(
     assert "; step 45 of 100, 0.5 steps/s" in capsys.readouterr().out
 
 
+def test_the_age_shown_is_that_of_the_step(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live = LiveProgress(step=45, step_at=datetime.now().astimezone() - timedelta(hours=2))
+    write(place, live=live)
+    assert told(place, capsys)[3] == "progress: step 45 of 100 (2 h ago)"
+    main(["status", "--json", str(place)])
+    seen = json.loads(capsys.readouterr().out)
+    assert seen["live"]["step_at"] == live.model_dump(mode="json")["step_at"]
+    main(["jobs", str(place)])
+    assert "; step 45 of 100 (2 h ago); " in capsys.readouterr().out
+    write(place, live=LiveProgress(step=45))
+    assert told(place, capsys)[3] == "progress: step 45 of 100"
+
+
 def test_a_loss_that_is_no_number_is_not_hidden(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(place, live=LiveProgress(step=45, loss_not_finite=True))
-    assert told(place, capsys)[3].startswith("progress: step 45 of 100, loss NaN or Inf (")
+    assert told(place, capsys)[3] == "progress: step 45 of 100, loss NaN or Inf"
     assert main(["status", "--json", str(place)]) == 0
     assert json.loads(capsys.readouterr().out)["live"]["loss_not_finite"] is True
 
@@ -108,6 +127,19 @@ def test_what_is_not_of_this_moment_is_not_shown_as_live(
     main(["status", "--json", str(place)])
     seen = json.loads(capsys.readouterr().out)
     assert (seen["stage"], seen["step"], seen["live"]) == (None, None, None)
+
+
+def test_a_rank_that_has_failed_and_lives_is_told(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(place)
+    (phase,) = (each.directory for each in STORY if isinstance(each, PhaseBegun))
+    folder = place / phase / "attempts" / "0001"
+    folder.mkdir(parents=True)
+    (folder / "rank0.failure.json").touch()
+    assert told(place, capsys)[4].startswith("rank 0 has failed, and its process has not ended yet")
+    (folder / "rank0.failure.json").unlink()
+    assert not any("has not ended yet" in line for line in told(place, capsys))
 
 
 def test_the_last_step_of_a_killed_supervisor_is_told_with_its_age(

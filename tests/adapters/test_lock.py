@@ -17,9 +17,12 @@ from typing import Any
 
 import pytest
 
+from supervisor.adapters.kernel.clock import SystemClock
 from supervisor.adapters.stores.lock import LOCK, OWNER, DirectoryLock, LockHeldError, living_owner
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.host.identity import Identity
+from supervisor.host.notice import Notice
+from supervisor.model_dir_ownership import own_checkpoints
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2025, 3, 4, tzinfo=UTC)
@@ -362,3 +365,43 @@ def public() -> Iterator[Path]:
     with TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
+
+
+@pytest.mark.parametrize("place", ["one/checkpoints", "shared/steps", "link/steps"])
+def test_two_jobs_do_not_save_in_one_place(tmp_path: Path, place: str) -> None:
+    """Not in a directory of its own, which may be reached by a link, nor in one of another job's
+    model_dir."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "link").symlink_to("shared")
+    clock, found = SystemClock(), [tmp_path / place]
+    places, told = [*found, tmp_path / "shared" / "steps"], list[Notice]()
+    with own_checkpoints(places, tmp_path / "one", clock, told.append):
+        saved = f"{found[0].resolve()}, where checkpoints are saved,"
+        owner = f"{saved} is owned by supervisor {os.getpid()} .* or "
+        with (
+            pytest.raises(LockHeldError, match=f"{owner}give another trainer.init.checkpoint.dir"),
+            own_checkpoints(found, tmp_path / "other", clock, told.append),
+        ):
+            pytest.fail("the other job saves there")
+    with own_checkpoints(found, tmp_path / "other", clock, told.append):
+        pass
+    assert not told
+
+
+def test_a_place_of_checkpoints_behind_a_link_that_cannot_be_read_is_told(
+    tmp_path: Path, unreadable_link: Path
+) -> None:
+    told = list[Notice]()
+    with own_checkpoints([unreadable_link / "a"], tmp_path, SystemClock(), told.append):
+        pass
+    assert [notice.event for notice in told] == ["checkpoints-not-locked"]
+
+
+def test_a_place_of_checkpoints_that_cannot_be_locked_is_told(tmp_path: Path) -> None:
+    (tmp_path / LOCK).mkdir()
+    told = list[Notice]()
+    with own_checkpoints([tmp_path], tmp_path / "job", SystemClock(), told.append):
+        pass
+    (notice,) = told
+    assert notice.event == "checkpoints-not-locked"
+    assert str(tmp_path) in notice

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +15,10 @@ from typing import Any
 import pytest
 
 from supervisor.adapters.stores import nearby
-from supervisor.adapters.stores.nearby import found_nearby
+from supervisor.adapters.stores.nearby import checkpoints_nearby, found_nearby
 from supervisor.config.own_layout import OwnLayout
+from supervisor.files.live_status import STATUS
+from supervisor.files.segments import JOURNAL
 
 
 def test_no_more_entries_are_listed_than_the_bound_says(
@@ -42,6 +46,13 @@ def test_no_more_entries_are_listed_than_the_bound_says(
     assert found.startswith("nothing like a checkpoint was found below")
     assert "set trainer.init.checkpoint.directory if they are elsewhere" in found
     assert len(listed) == 100
+
+
+def test_a_folder_far_below_is_named(tmp_path: Path) -> None:
+    saves = tmp_path / "second" / "artifacts" / "run7" / "saves" / "deep"
+    saves.mkdir(parents=True)
+    (saves / "state_000345.npz").touch()
+    assert f"{saves}/state_000345.npz" in found_nearby(None, [tmp_path], 0.0)
 
 
 def test_a_file_that_is_overwritten_in_place_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -139,6 +150,72 @@ def test_where_nobody_looks_the_folder_is_named_beside_the_pattern(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        ("rundir/snap.%05d", r"snap\.(\d+)"),
+        ("weights/model_%d.json", r"model_(\d+)\.json"),
+        ("ckpt/round-%d.json", r"round-(\d+)\.json"),
+        ("x/run3_%d.dat", r"run\d+_(\d+)\.dat"),
+        ("data/part-%d.bin", None),
+        ("weights/train_log_%d.json", None),
+        ("saves/figure_%d.png", None),
+        (f"saves/save_{int(time.time()) // 100}%02d.json", None),
+    ],
+)
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_pattern_is_named_for_a_row_of_new_files_of_any_suffix(
+    tmp_path: Path, names: str, pattern: str | None, is_named: bool
+) -> None:
+    for number in (10, 20, 40):
+        file = tmp_path / (names % number)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("x")
+        os.utime(file, (2000.0 + number, 2000.0 + number))
+    place = file.parent if is_named else tmp_path / "checkpoints"
+    found = found_nearby(place, [tmp_path], 2000.0, is_named=is_named)
+    told = re.search(r"give --set 'trainer\.init\.checkpoint\.pattern=(\S+)' ", found)
+    if is_named and names.startswith("data"):
+        pattern = r"part-(\d+)\.bin"  # whoever names the folder says that it is none for data
+    assert (told[1] if told else None) == pattern
+    if pattern is not None:
+        assert found.startswith(
+            f"changed since the start, but in no known checkpoint layout: {file}, "
+        )
+        assert (f"directory={file.parent}" in found) is not is_named
+    assert ("set trainer.init.checkpoint.directory if they" in found) is (
+        told is None and not is_named
+    )
+    assert "no known" not in found_nearby(place, [tmp_path], 3000.0), "all are from before"
+
+
+def test_of_files_written_at_one_moment_the_highest_number_is_told_first(tmp_path: Path) -> None:
+    for number in (9, 10, 11):
+        file = tmp_path / f"snap.{number}"
+        file.write_text("x")
+        os.utime(file, (2000.0, 2000.0))
+    found = found_nearby(tmp_path, [tmp_path], 2000.0, is_named=True)
+    assert f": {tmp_path}/snap.11, {tmp_path}/snap.10, {tmp_path}/snap.9; " in found
+
+
+def test_a_single_file_or_what_nothing_was_written_to_is_no_row(tmp_path: Path) -> None:
+    (tmp_path / "model_1.json").write_text("x")
+    (tmp_path / "model_2.json").touch()
+    assert found_nearby(tmp_path, [tmp_path], 0.0).startswith("nothing like a checkpoint")
+
+
+@pytest.mark.parametrize(("folder", "is_told"), [("snaps", True), ("other", False)])
+def test_while_a_job_may_go_on_a_row_must_say_that_it_is_one(
+    tmp_path: Path, folder: str, is_told: bool
+) -> None:
+    (tmp_path / folder).mkdir()
+    for number in (1, 2, 3):
+        (tmp_path / folder / f"x{number}.dat").write_text("x")
+    for only_whole in (True, False):
+        found = checkpoints_nearby(None, [tmp_path], 0.0, only_new=True, only_whole=only_whole)
+        assert (found is not None) is is_told
+
+
+@pytest.mark.parametrize(
     ("own", "told"),
     [
         (None, "commit_success.txt is in it: write that file last, or describe its name"),
@@ -225,3 +302,28 @@ def test_an_entry_that_goes_meanwhile_is_passed_over(
 
     monkeypatch.setattr(os, "scandir", without_kinds)
     assert f"no known checkpoint layout: {tmp_path}/ckpt7;" in found_nearby(None, [tmp_path], 0.0)
+
+
+def save(place: Path, step: int) -> None:
+    (place / str(step)).mkdir(parents=True)
+    (place / str(step) / "DONE").touch()
+
+
+def test_what_another_job_saves_is_left_out_unless_our_own_place_is_in_it(tmp_path: Path) -> None:
+    """Its status.json says where; an earlier version has not told."""
+    own, ours, theirs = OwnLayout(r"(\d+)", "DONE"), tmp_path / "mine", tmp_path / "saves-a"
+    for place in (theirs, tmp_path / "b" / "checkpoints"):
+        save(place, 7)
+    for job in (ours, tmp_path / "a", tmp_path / "b"):
+        job.mkdir(exist_ok=True)
+        (job / JOURNAL).touch()
+    (tmp_path / "b" / STATUS).write_text("{}")
+
+    def told(place: Path) -> str:
+        (tmp_path / "a" / STATUS).write_text(json.dumps({"checkpoints": str(place)}))
+        return found_nearby(tmp_path / "wrong", [ours, tmp_path], 0.0, own=own)
+
+    assert told(theirs).startswith("nothing like a checkpoint was found below")
+    assert told(tmp_path).startswith(f"committed checkpoints are in {theirs} (newest: step 7): set")
+    save(tmp_path / "mine" / "out", 3)
+    assert f"are in {ours}/out (newest: step 3): set" in told(theirs)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.adapters.stores.journal import FileJournal
+from supervisor.adapters.stores.journal import COMPACT_AFTER, FileJournal
 from supervisor.adapters.stores.storage import LocalStorage
 from supervisor.cli import exit_code_page
 from supervisor.cli.job_view import quarantined
@@ -20,6 +20,7 @@ from supervisor.cli.main import main
 from supervisor.cli.status import show_status
 from supervisor.core.events import (
     DevicesProbed,
+    LossSpiked,
     Obstacle,
     PhaseBegun,
     StopRequested,
@@ -27,6 +28,7 @@ from supervisor.core.events import (
     Straggler,
     StragglerFound,
     SupervisorStarted,
+    Unfit,
     WorkerReported,
     WorkersGone,
     WorkersObserved,
@@ -36,9 +38,11 @@ from supervisor.core.exit_codes import ExitCode
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.quarantine import Quarantine, QuarantinedUnit
 from supervisor.core.state import JobState
-from supervisor.diagnosis.failure import Failure
+from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.success import Success
+from supervisor.files.live_status import LiveProgress
+from supervisor.protocol.loss_spikes import LossSpike
 from supervisor.protocol.messages import Stage, StageMessage, StepMessage
 from tests.adapters.test_journal import EXITS, KILLED, STORY, tell
 from tests.running import eventually
@@ -57,8 +61,25 @@ def test_nothing_in_a_journal_moves_the_cursor(
     assert "[2J" in told
 
 
-def test_what_keeps_all_hosts_from_being_used_is_told_and_no_empty_list_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+AWAY = Obstacle("the cluster does not answer: it is away", "start it again")
+UNFIT = Unfit(1, "host h2: it does not see this model_dir", "share it")
+
+
+@pytest.mark.parametrize(
+    ("probed", "line"),
+    [
+        (
+            DevicesProbed(3.0, 1, (), (), obstacle=AWAY),
+            "no host can be used: the cluster does not answer: it is away",
+        ),
+        (
+            DevicesProbed(3.0, 1, ("h1",), (), unfit=UNFIT),
+            "not used: host h2: it does not see this model_dir",
+        ),
+    ],
+)
+def test_what_keeps_hosts_from_being_used_is_told_and_no_empty_list_of_them(
+    probed: DevicesProbed, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hosts = PhasePolicy(
         "only", 3, 2, Success(step=6), rungs=(2,), num_hosts=2, workers_are_units=True
@@ -66,13 +87,11 @@ def test_what_keeps_all_hosts_from_being_used_is_told_and_no_empty_list_of_them(
     policy = RestartPolicy(phases=(hosts,))
     started = SupervisorStarted(1.0, "job", policy, None)
     begun = PhaseBegun(2.0, 0, "20260101_000000_restartable", None)
-    away = Obstacle("the cluster does not answer: it is away", "start it again")
-    probed = DevicesProbed(3.0, 1, (), (), obstacle=away)
     tell(tmp_path, started, begun, probed, policy=policy)
     show_status(tmp_path)
     told = capsys.readouterr().out.splitlines()
     assert "rung: 2 of 2 devices" in told
-    assert "no host can be used: the cluster does not answer: it is away" in told
+    assert line in told
 
 
 def test_the_rank_that_keeps_the_others_waiting_is_told_until_the_next_attempt(
@@ -323,3 +342,68 @@ def test_an_earlier_failure_that_was_the_same_is_told_in_a_word(
     is_same = message == KILLED.root_cause
     assert ("before that, attempt 1: the same\n" in lines) == is_same
     assert (f"before that, attempt 1: killed: {message} (rule" in lines) == (not is_same)
+
+
+def test_losses_that_stand_out_are_told_with_the_replay_of_their_steps(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spiked = LossSpiked(2.5, 1, LossSpike(812, 9.25, 2.0, 2.5))
+    tell(tmp_path, *STORY[:3], spiked)
+    show_status(tmp_path)
+    text = (
+        "note: the loss of step 812 stands out: 9.25, where those before it were about 2 and up to "
+        f"2.5 would have been usual: supervise replay {tmp_path} --step 812"
+    )
+    assert text in capfd.readouterr().out.splitlines()
+    assert main(["explain", str(tmp_path)]) == 64
+    told = capfd.readouterr().err
+    assert "no attempt of this job has failed (1 so far). Yet: the loss of step 812 " in told
+
+
+@pytest.mark.parametrize("after", [COMPACT_AFTER, 2])
+def test_a_loss_that_stood_out_in_an_earlier_phase_is_told_too(
+    after: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also once the journal, which is compacted `after` records, begins behind that phase."""
+    one = PhasePolicy("capitals", 3, 2, Success(step=6, committed=True))
+    two_phases = RestartPolicy((one, replace(one, name="more")))
+    failure = replace(KILLED, step=None)
+    events = (
+        SupervisorStarted(0.0, "job", two_phases, None),
+        PhaseBegun(0.1, 0, "20250304_050607_restartable", None),
+        WorkersStarted(0.2, 1, (7,)),
+        LossSpiked(0.5, 1, LossSpike(185, 6.75, 0.0004, 0.0021)),
+        WorkersObserved(1.0, 1, (7,), (WorkerExit(0, code=0),)),
+        WorkersGone(1.2, 1, None, 6, 6, None),
+        PhaseBegun(1.3, 1, "20250304_050608_restartable", None),
+        WorkersStarted(1.4, 2, (8,)),
+        WorkersObserved(2.0, 2, (8,), EXITS),
+        WorkersGone(2.2, 2, failure, None, None, None),
+    )
+    tell(tmp_path, *events, after=after, policy=two_phases)
+    note = (
+        "note: the loss of step 185 of phase 'capitals' stands out: 6.75, where those before it "
+        "were about 0.0004 and up to 0.0021 would have been usual: "
+        f"supervise replay {tmp_path} --phase capitals --step 185"
+    )
+    show_status(tmp_path)
+    assert note in capfd.readouterr().out.splitlines()
+    assert main(["status", "--json", str(tmp_path)]) == 0
+    (spike,) = json.loads(capfd.readouterr().out)["loss_spikes"]
+    assert (spike["phase"], spike["step"]) == ("capitals", 185)
+    assert main(["explain", str(tmp_path)]) == 0
+    assert note in capfd.readouterr().out.splitlines()
+
+
+def test_the_page_names_what_is_printed_of_the_live_step_and_of_findings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    behind = StragglerFound(2.6, 1, Straggler(1, 3.0, 0.5, 4.0, "h2"))
+    tell(tmp_path, *STORY[:3], LossSpiked(2.5, 1, LossSpike(812, 9.25, 2.0, 2.5)), behind)
+    assert main(["status", "--json", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
+    section = page.partition("\n## supervise status\n")[2].partition("\n## ")[0]
+    findings = {key: told[key][0] for key in ("loss_spikes", "stragglers")}
+    keys = {*findings, *LiveProgress.model_fields}.union(*findings.values())
+    assert keys <= set(re.findall(r"`(\w+)`", section))

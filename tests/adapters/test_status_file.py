@@ -20,6 +20,7 @@ from supervisor.core.events import (
     PhaseBegun,
     SupervisorStarted,
     WorkerReported,
+    WorkersGone,
     WorkersStarted,
 )
 from supervisor.core.machine import step
@@ -120,6 +121,9 @@ def test_the_step_the_rate_and_the_eta_are_written_with_the_next_tick(tmp_path: 
         "loss_not_finite": False,
         "steps_per_second": 2.0,
         "eta_seconds": 42.0,
+        "data_wait": None,
+        "mfu": None,
+        "step_at": "2026-01-01T00:00:04Z",
     }
     assert job.shows(live=live, status="RUNNING", attempt=1, max_steps=100, step=None)
     assert job.read()["supervisor"] == Identity.of_this_process().to_json()
@@ -199,8 +203,31 @@ def test_an_overdue_step_lowers_the_rate(tmp_path: Path) -> None:
         "loss_not_finite": False,
         "steps_per_second": 0.1,
         "eta_seconds": 970.0,
+        "data_wait": None,
+        "mfu": None,
+        "step_at": "2026-01-01T00:00:03Z",
     }
     assert job.shows(live=live)
+
+
+def test_after_a_long_silence_there_is_no_rate(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.happens(*BEGINNING, *reports(1, 2, 3))
+    job.clock.time = 64.0
+    job.tick()
+    assert job.shows(time="2026-01-01T00:01:04Z")
+    live = job.read()["live"]
+    assert (live["steps_per_second"], live["eta_seconds"]) == (None, None)
+    assert live["step_at"] == "2026-01-01T00:00:03Z"
+
+
+def test_a_step_that_only_the_end_tells_has_no_time(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    end = WorkersGone(9.0, 1, None, resumed_from=None, step=7, committed=None)
+    job.happens(*BEGINNING, *reports(1, 2, 3), end)
+    job.tick()
+    job.file.close()
+    assert (job.read()["live"]["step"], job.read()["live"]["step_at"]) == (7, None)
 
 
 def test_it_is_fresh_as_long_as_a_living_supervisor_may_not_have_written_it(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from supervisor.cli.cookbook_page import pages
+from supervisor.cli import cookbook_page
 from supervisor.cli.explained import OwnRules
 from supervisor.cli.recipes import OWN_CODES, Recipe, recipe_of_own
 from supervisor.cli.rules import recipe, recipe_lines
@@ -22,6 +23,12 @@ RECIPES = [
     *(recipe(number, rule, OwnRules()) for number, rule in enumerate(RULES, 1)),
     *map(recipe_of_own, OWN_CODES),
 ]
+
+
+@cache
+def pages() -> dict[str, str]:
+    """Return the content of each page, by the name of its file."""
+    return cookbook_page.pages()
 
 
 def test_the_pages_are_what_the_module_writes() -> None:

@@ -9,6 +9,7 @@ from supervisor.core.events import (
     Event,
     HostsLeaving,
     LaunchCancelled,
+    NativeStacks,
     SaveMeasured,
     WorkersIdle,
 )
@@ -22,6 +23,7 @@ EVENTS = frozenset(get_args(Event))
 UNTOLD = {
     DeadlineReached: "the decisions that follow from it are told",
     SaveMeasured: "it decides when a save must begin, which is told then",
+    NativeStacks: "it decides when a hung group is asked to stop, which is told then",
     WorkersIdle: "the decision that follows from it is told",
     HostsLeaving: "the decision that follows from it is told",
     LaunchCancelled: "the decision that follows from it is told",

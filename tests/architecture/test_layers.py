@@ -34,9 +34,15 @@ _TOP = _ENGINES | {
     "repair",
     "remote",
     "world",
+    "later_data",
     "preflight",
     "observers",
     "start_notes",
+    "supervision",
+    "open_model_dir",
+    "owners_on_record",
+    "engine_choice",
+    "on_ray",
     "job",
 }
 
@@ -69,8 +75,14 @@ ALLOWED: dict[str, set[str]] = {
     "repair": _TOP,
     "world": _TOP - {"job"},
     "observers": _TOP - {"job"},
+    "later_data": _TOP - {"job", "world"},
     "preflight": _TOP - {"job", "world"},
     "start_notes": _TOP - {"job", "world"},
+    "supervision": _TOP - {"job", "world"},
+    "open_model_dir": _TOP - {"job", "world"},
+    "owners_on_record": _TOP - {"job", "world"},
+    "engine_choice": _TOP - {"job", "world"},
+    "on_ray": _TOP - {"job", "world"},
     "job": _TOP,
     "python_api": _TOP | {"cli"},
     "provision": _TOP | {"provision"},
@@ -281,9 +293,11 @@ TINY = 25
 ON_THEIR_OWN = {
     "supervisor/adapters/kernel/clock.py": "the one clock, where all others are told the time",
     "supervisor/bootstrap/buffering.py": "why the output comes line by line; nothing beside it is",
+    "supervisor/bootstrap/reports.py": "all that a program below a shell gets of the bootstrap",
     "supervisor/cli/schema.py": "a verb, a file",
     "supervisor/core/allowance.py": "a value, of which three others are made",
     "supervisor/diagnosis/success.py": "a value, for config, diagnosis, core and engines alike",
+    "supervisor/host/gang_config.py": "a digest, for the launcher, the leader and the agents alike",
 }
 """Files of few lines, and why each is not a part of another one."""
 
@@ -373,9 +387,9 @@ def test_one_place_alone_chooses_an_engine() -> None:
     paths = [path for path in MODULES if path.startswith("supervisor/")]
     naming = [path for path in paths if _engines_named((ROOT / path).read_text("utf-8"), path)]
     assert naming == [
+        "supervisor/engine_choice.py",
         "supervisor/engines/fleet/agent_ranks.py",
-        "supervisor/engines/fleet/on_ray.py",
-        "supervisor/job.py",
+        "supervisor/on_ray.py",
     ]
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from supervisor.engines.ahead.standby_pool import why_no_standby
-from supervisor.engines.python_program import START, bootstrapped, from_interpreter
+from supervisor.engines.python_program import (
+    START,
+    bootstrapped,
+    from_interpreter,
+    script_of,
+    shell_before,
+)
 from supervisor.engines.python_script import with_interpreter
 
 
@@ -64,6 +72,84 @@ def test_where_it_goes(argv: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("argv", "command"),
+    [
+        (["bash", "-c", "python t.py --lr=1e-3"], "python START t.py --lr=1e-3"),
+        (["sh", "-ec", " exec  python -m t "], "python START -m t"),
+        (["nice", "/bin/bash", "-lc", "nohup python -u t.py"], "nohup python -u START t.py"),
+        (["bash", "-eu", "-o", "pipefail", "-c", "A=1 python t.py"], "env A=1 python START t.py"),
+        (["bash", "-c", "python t.py '*.txt' \"it's\""], "python START t.py *.txt it's"),
+    ],
+)
+def test_a_shell_becomes_the_program_that_its_text_is(argv: list[str], command: str) -> None:
+    words, why_not = bootstrapped(argv)
+    assert (words[: len(argv) - 1], why_not) == (argv[:-1], None)
+    run_words = 'exec "$0" "$@"' if "exec" in argv[-1] else '"$0" "$@"'
+    assert words[len(argv) - 1 :] == [run_words, *command.replace("START", START).split()]
+    assert script_of(argv) is None
+    shell = next(Path(word).name for word in argv if word.endswith("sh"))
+    assert why_no_standby(argv, {}) == (
+        f"{shell} may set variables for Python: run it without {shell}"
+    )
+
+
+def test_a_function_and_a_trap_of_the_shell_are_what_they_would_be(tmp_path: Path) -> None:
+    before = tmp_path / "before.sh"
+    before.write_text('python() { echo mine "${@: -1}"; }; trap "echo the end" EXIT')
+    words, _ = bootstrapped(["bash", "-c", "python t.py"])
+    env = os.environ | {"BASH_ENV": str(before)}
+    assert subprocess.run(words, env=env, capture_output=True, text=True).stdout == (
+        "mine t.py\nthe end\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        *(
+            ["bash", "-c", text]
+            for text in (
+                *(
+                    "python t.py; true",
+                    "cd x && python t.py",
+                    "python t.py | tee log",
+                    "python t.py &",
+                ),
+                *(
+                    "python $X",
+                    'python "$X"',
+                    "python *.py",
+                    "python t.py >log",
+                    "python t.py\n",
+                    "",
+                ),
+                *(
+                    "python ~/t.py",
+                    "python {a,b}.py",
+                    "python t.py # x",
+                    "(python t.py)",
+                    "python 't",
+                ),
+                *(
+                    "'A=1' python t.py",
+                    "torchrun t.py",
+                    "time python t.py",
+                    "exec -a x python t.py",
+                    "python",
+                ),
+            )
+        ),
+        ["bash", "-ic", "python t.py"],
+        ["bash", "-c", "python t.py", "name"],
+        ["bash", "-c"],
+        ["bash"],
+    ],
+)
+def test_a_shell_whose_text_may_mean_more_runs_as_it_is(argv: list[str]) -> None:
+    assert bootstrapped(argv)[0] == argv
+
+
+@pytest.mark.parametrize(
     ("argv", "why"),
     [
         ("python", "Python reads the program from standard input"),
@@ -88,6 +174,12 @@ def test_a_command_that_sets_variables_has_no_standby() -> None:
     assert why == "env sets variables for Python: set them in command.env instead"
     assert why_no_standby(["nice", "-n", "5", "python", "t.py"], {}) is None
     assert why_no_standby(["python", "t.py"], {}) is None
+
+
+def test_a_shell_stands_before_an_interpreter_only() -> None:
+    assert shell_before(["nice", "bash", "-c", "nice python t.py"]) == "bash"
+    assert shell_before(["bash", "-c", "ls -l"]) is None
+    assert shell_before(["python", "t.py"]) is None
 
 
 def test_a_standby_has_become_the_interpreter_already() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.bootstrap import worker
+from supervisor.bootstrap import worker, written
 from supervisor.engines.python_program import START, bootstrapped
 from supervisor.protocol import environment
 from supervisor.protocol.messages import StacksMessage, encode
@@ -181,8 +181,10 @@ def test_a_forked_child_dies_of_the_signal_as_ever(twice: Twice) -> None:
 
 def test_the_protocol_is_spelled_right() -> None:
     """The bootstrap spells out what it could not afford to import."""
-    for name in ("FAILURE_FILE", "PROGRESS_FD", "PROGRESS_PIPE", "STACKS_FILE", "RANK"):
+    for name in ("FAILURE_FILE", "STACKS_FILE", "RANK"):
         assert getattr(worker, name) == getattr(environment, name)
+    for name in ("PROGRESS_FD", "PROGRESS_PIPE"):
+        assert getattr(written, name) == getattr(environment, name)
     assert encode(StacksMessage()) == worker.STACKS_LINE
 
 

@@ -260,7 +260,10 @@ def test_a_script(twice: Twice, name: str) -> None:
     assert_same(twice, ("program.py", "one", "--two", "-m"), SUPPORTED[0])
 
 
-@pytest.mark.parametrize("python", SUPPORTED)
+@pytest.mark.parametrize(
+    "python",
+    [SUPPORTED[0], *(pytest.param(each, marks=pytest.mark.slow) for each in SUPPORTED[1:])],
+)
 def test_every_python_that_is_supported(twice: Twice, python: str) -> None:
     """All that does not depend on the version in one go: most of the time is the interpreter's."""
     for name, text in PROGRAMS.items():
@@ -320,22 +323,24 @@ def test_a_command_line(twice: Twice, arguments: tuple[str, ...], python: str) -
 
 
 @pytest.mark.parametrize(
-    ("files", "arguments"),
+    ("files", "arguments", "why"),
     [
-        ({}, ("absent.py",)),
-        ({"compiled.pyc": "\0\0 nonsense"}, ("compiled.pyc",)),
-        ({"null.py": "print('\0')"}, ("null.py",)),
-        ({}, ("/dev/null",)),
+        ({}, ("absent.py",), "is missing"),
+        ({"notes.txt": "x"}, ("notes.txt/train.py",), "is missing"),
+        ({}, (f"{'x' * 300}.py",), "cannot be read as source code"),
+        ({"compiled.pyc": "\0\0 nonsense"}, ("compiled.pyc",), "cannot be read as source code"),
+        ({"null.py": "print('\0')"}, ("null.py",), "cannot be read as source code"),
+        ({}, ("/dev/null",), "cannot be read as source code"),
     ],
 )
 def test_what_cannot_be_bootstrapped_runs_plainly(
-    twice: Twice, files: Mapping[str, str], arguments: tuple[str, ...]
+    twice: Twice, files: Mapping[str, str], arguments: tuple[str, ...], why: str
 ) -> None:
     twice.write(files)
     assert twice.bootstrapped(*arguments) == twice.plainly(*arguments)
     (notice,) = twice.messages
     assert isinstance(notice, NoticeMessage)
-    assert "runs unchanged, without the bootstrap: its main file cannot be read" in notice.text
+    assert notice.text == f"the program runs unchanged, without the bootstrap: its main file {why}"
 
 
 @pytest.mark.parametrize("python", UNSUPPORTED)

@@ -133,7 +133,13 @@ def stop_worker(running: Running, go: Path) -> None:
     go.touch()
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if number else [])
+        for number, name in enumerate(PROGRAMS)
+    ],
+)
 def test_a_worker_that_is_told_to_stop_saves_its_next_step_and_resumes_to_the_same_bits(
     start: Start,
     job: Callable[..., dict[str, Any]],

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from supervisor.adapters.kernel.capacity import free_ports
-from tests.running import Result, Start
+from tests.running import Result, Running, Start
 
 Supervise = Callable[..., Result]
 
@@ -217,3 +217,76 @@ def test_orbax_s_own_way_to_be_preempted(
     assert result.has_event("worker-told-to-stop", rank=0)
     assert result.event("attempt-started", attempt=2)["step"] is not None
     assert result.summary["attempts"][0]["failure"]["charge"] == "preemptions"
+
+
+HOLDS_SIGTERM = r"""
+import os, sys, time
+import jax
+from jax.experimental import multihost_utils
+
+port, go, asks = sys.argv[1], sys.argv[2], sys.argv[3] == "asks"
+jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=1, process_id=0)
+os.write(1, b"it trains\n")
+while not os.path.exists(go):
+    time.sleep(0.01)
+number = 0
+while asks and not multihost_utils.reached_preemption_sync_point(number):
+    number += 1
+    time.sleep(0.05)
+os._exit(0)  # jax's own end may hang while the notice is on its way to the coordinator
+"""
+
+
+@pytest.fixture
+def holds_sigterm(
+    start: Start, model_dir: Path, tmp_path: Path
+) -> Callable[[str], tuple[Running, Path]]:
+    """Starts a program that goes on when a file is there, whatever signal comes."""
+
+    def begin(asks: str) -> tuple[Running, Path]:
+        program, go = tmp_path / "train.py", tmp_path / "go"
+        program.write_text(HOLDS_SIGTERM)
+        (port,) = free_ports(1)
+        argv = [sys.executable, str(program), str(port), str(go), asks]
+        running = start(config(model_dir, argv, env={"TF_CPP_MIN_LOG_LEVEL": "0"}))
+        running.wait_for("it trains")
+        return running, go
+
+    return begin
+
+
+def test_a_program_that_jax_tells_of_no_sigterm_has_done_its_work(
+    holds_sigterm: Callable[[str], tuple[Running, Path]],
+) -> None:
+    running, go = holds_sigterm("asks nothing")
+    (pid,) = running.wait_for_event("workers-started")["pids"]
+    os.kill(pid, signal.SIGTERM)
+    running.wait_for("SIGTERM caught")
+    go.touch()
+    result = running.result(timeout=120)
+    assert (result.code, result.attempts) == (0, 1), result.log
+    assert result.has_event("worker-told-to-stop", rank=0)
+    assert result.event("job-ended")["status"] == "SUCCEEDED"
+
+
+def test_a_drain_that_the_program_never_hears_of_ends_with_its_success(
+    holds_sigterm: Callable[[str], tuple[Running, Path]],
+) -> None:
+    running, go = holds_sigterm("asks nothing")
+    running.signal(signal.SIGTERM)
+    running.wait_for("SIGTERM caught")
+    go.touch()
+    result = running.result(timeout=120)
+    assert (result.code, result.attempts) == (0, 1), result.log
+    assert result.event("job-ended")["status"] == "SUCCEEDED"
+
+
+def test_a_program_that_jax_tells_of_a_sigterm_was_preempted(
+    holds_sigterm: Callable[[str], tuple[Running, Path]],
+) -> None:
+    running, go = holds_sigterm("asks")
+    running.signal(signal.SIGTERM)
+    running.wait_for("SIGTERM caught")
+    go.touch()
+    result = running.result(timeout=120)
+    assert (result.code, result.attempts) == (75, 1), result.log

@@ -19,10 +19,10 @@ READS, WRITES = os.O_RDONLY | os.O_CLOEXEC, os.O_WRONLY | os.O_CREAT
 class Told:
     """The hook, and the paths that it has reported."""
 
-    def __init__(self, *, is_here: bool = True, works: bool = True) -> None:
+    def __init__(self, *, is_here: bool = True, works: bool = True, only_new: bool = False) -> None:
         self.works = works
         self.paths: list[str] = []
-        self.hook = WrittenPaths(self._say, lambda: is_here)
+        self.hook = WrittenPaths(self._say, lambda: is_here, only_new=only_new)
 
     def _say(self, line: bytes) -> bool:
         message = decode(line.strip())
@@ -45,6 +45,7 @@ class Told:
         ("os.mkdir", ("/out/a\nb\x1b/12", 511, -1)),
         ("os.mkdir", ("/out/a\nb", 511, -1)),
         ("open", (b"/out/\xff\xc3/ckpt_\xfe_5.pkl", "wb", WRITES)),
+        ("open", ("/dev/shm/ckpt-5.pt", "wb", WRITES)),
         ("open", ("/out/\N{PILE OF POO}\U000e0001/5", "wb", WRITES)),
     ],
 )
@@ -68,6 +69,10 @@ def test_what_may_be_a_checkpoint_is_reported(event: str, arguments: tuple[objec
         ("open", ("/out/a1b2c.pkl", "wb", WRITES)),
         ("open", ("/out/model_\u0665.pkl", "wb", WRITES)),
         ("open", ("/out/", "wb", WRITES)),
+        ("open", ("/proc/1/fd/1", "w", WRITES)),
+        ("open", ("/dev/pts/0", "w", WRITES)),
+        ("os.mkdir", ("/sys/fs/cgroup/job_1", 511, -1)),
+        ("os.mkdir", ("/sys/fs/cgroup/job", 511, -1)),
         ("import", ("x12", None, None, None, None)),
     ],
 )
@@ -119,6 +124,49 @@ def test_a_folder_that_the_program_makes_is_reported_once() -> None:
     for number in range(300):
         told.hook("os.mkdir", (f"/cache/{chr(256 + number)}", 511, -1))
     assert len(told.paths) == 64
+
+
+def test_a_folder_that_is_there_already_is_not_reported(tmp_path: Path) -> None:
+    """`os.makedirs(step, exist_ok=True)` makes nothing then: it may be another job's. But a program
+    that is started directly, and makes its place for checkpoints each time, saves there."""
+    told, direct = Told(only_new=True), Told()
+    for name in ("step_6", "out"):
+        (tmp_path / name).mkdir()
+        for each in (told, direct):
+            each.hook("os.mkdir", (str(tmp_path / name), 511, -1))
+    assert told.paths == []
+    assert direct.paths == [str(tmp_path / "out")]
+    told.hook("os.mkdir", (str(tmp_path / "step_7"), 511, -1))
+    assert told.paths == [str(tmp_path / "step_7")]
+
+
+def test_another_name_for_a_step_is_not_reported(tmp_path: Path) -> None:
+    told, copy = Told(), tmp_path / "step_0005"
+    for name in ("step_5", "step_2"):
+        (tmp_path / name).mkdir()
+    told.hook("os.mkdir", (str(copy), 511, -1))
+    told.hook("os.mkdir", (str(copy / "eval"), 511, -1))
+    told.hook("open", (str(copy / "array_1"), "wb", WRITES))
+    told.hook("os.rename", (str(tmp_path / "step_2"), str(tmp_path / "old_2"), -1, -1))
+    assert told.paths == []
+
+
+def test_a_save_that_is_complete_is_reported_under_its_new_name(tmp_path: Path) -> None:
+    told = Told()
+    told.hook("os.rename", (str(tmp_path / "step_1.tmp"), str(tmp_path / "step_1"), -1, -1))
+    told.hook("os.mkdir", (str(tmp_path / "tmp-ckpt-2"), 511, -1))
+    told.hook("os.rename", (str(tmp_path / "tmp-ckpt-2"), str(tmp_path / "ckpt-2"), -1, -1))
+    assert told.paths == [str(tmp_path / name) for name in ("step_1", "tmp-ckpt-2", "ckpt-2")]
+
+
+@pytest.mark.parametrize("only_new", [False, True])
+def test_a_file_that_is_there_already_is_reported_only_where_it_is_known_who_trains(
+    tmp_path: Path, *, only_new: bool
+) -> None:
+    told, there = Told(only_new=only_new), tmp_path / "ckpt_5.pkl"
+    there.touch()
+    told.hook("open", (str(there), "wb", WRITES))
+    assert told.paths == ([] if only_new else [str(there)])
 
 
 def test_what_a_native_writer_gets_is_reported(tmp_path: Path) -> None:

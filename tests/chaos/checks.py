@@ -81,6 +81,7 @@ def _same_bits(config: dict[str, Any], struck: Path, undisturbed: Path) -> str:
     init = {**config["trainer"]["init"], "checkpoint": {"directory": str(struck), "every": 1}}
     parsed = parse({"trainer": {"init": init, "fit": config["trainer"]["fit"]}}).init
     last = parsed.loop.max_steps
+    assert last is not None
     abstract = spec(parsed).abstract
     state, position = restore(struck, last, abstract)
     other_state, other_position = restore(undisturbed, last, abstract)

@@ -64,3 +64,18 @@ def test_two_letters_in_the_wrong_order_are_no_riddle(
 def test_an_option_of_a_program_is_none_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     line = told("run --onec -- python train.py --mode-dir x", capsys)
     assert line.endswith("; did you mean --once?")
+
+
+@pytest.mark.parametrize(("words", "place"), [("runs/x", "runs/x"), ("", "MODEL_DIR")])
+def test_a_missing_word_is_told_in_one_line(
+    words: str, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["quarantine", *words.split()])
+    assert error.value.code == 64
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"supervise quarantine: say what to do: `supervise quarantine list {place}` prints which "
+        f"devices and hosts the job does not use, `supervise quarantine clear {place}` lets it use "
+        "them again"
+    )

@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.cli.explain import explained
+from supervisor.cli.explain_text import account_lines
+from supervisor.cli.job_view import view
 from supervisor.cli.status import show_status
 from supervisor.cli.told_failure import sized
 from supervisor.core.events import (
+    DeadlineReached,
+    DevicesProbed,
+    PhaseBegun,
     StopRequested,
     StopSource,
+    SupervisorStarted,
     WorkersGone,
     WorkersObserved,
     WorkersStarted,
@@ -22,7 +29,7 @@ from supervisor.core.events import (
 from supervisor.diagnosis.failure import Failure, Verdict
 from supervisor.files.live_status import STATUS
 from supervisor.host.invocation import own_invocation
-from tests.adapters.test_journal import EXITS, KILLED, STORY, tell
+from tests.adapters.test_journal import EXITS, KILLED, POLICY, STORY, tell
 from tests.adapters.test_live_status import write
 
 FATAL = replace(
@@ -64,6 +71,32 @@ def test_the_first_lines_are_the_cause_the_code_the_advice_and_the_command(
     assert lines[4] == "  cd '/jobs of mine' && supervise run a.yaml"
     assert lines[6].startswith("attempt 1 was pid 7 on ")
     assert not any(line.startswith("verdict") for line in lines)
+
+
+def test_the_hosts_of_a_cluster_are_told_and_not_that_of_the_supervisor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, command="supervise run a.yaml", directory="/jobs")
+    (phase,) = POLICY.phases
+    hosts = replace(phase, rungs=(2,), num_hosts=2, workers_are_units=True)
+    policy = replace(POLICY, phases=(hosts,))
+    tell(
+        tmp_path,
+        SupervisorStarted(0.0, "job", policy, None),
+        PhaseBegun(0.1, 0, "20250304_050607_restartable", None),
+        DevicesProbed(0.2, 1, ("n0", "n1"), ()),
+        WorkersStarted(0.3, 1, (7, 8)),
+        WorkersObserved(4.1, 1, (7, 8), EXITS),
+        DeadlineReached(5.2),
+        WorkersGone(5.3, 1, replace(FATAL, rank=1), None, 6, 5),
+        policy=policy,
+    )
+    show_status(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert "ValueError: no (rank 1 on host n1), at /a/train.py:6" in lines[0]
+    assert any(line.startswith("attempt 1 was pids 7 on n0, 8 on n1, and ended") for line in lines)
+    told = "\n".join(account_lines(explained(view(tmp_path), tmp_path, None)))
+    assert "root cause (rank 1 on host n1): ValueError: no, at" in told
 
 
 @pytest.mark.parametrize("rule", ["not-finite", "rule"])
@@ -156,15 +189,26 @@ def test_the_last_output_is_told_without_secrets_and_whole(
     assert capsys.readouterr().out.splitlines()[1] == "  | last output: key [redacted]"
 
 
+MAKE = b"make: *** [Makefile:2: build] Error 1\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        (b"begin\n" * 2000 + b"step 2\x1b[2J loss 1.0\n\n", "step 2\\x1b[2J loss 1.0"),
+        (b"begin\ncc: broken\n" + MAKE, "cc: broken"),
+        (MAKE, MAKE.decode().strip()),
+    ],
+)
 def test_where_no_code_is_known_the_last_output_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    output: bytes, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / RANK_LOG
     log.parent.mkdir(parents=True)
-    log.write_bytes(b"begin\n" * 2000 + b"step 2\x1b[2J loss 1.0\n\n")
+    log.write_bytes(output)
     failure = replace(KILLED, verdict=Verdict.FATAL, certain=True, exit=KILLED.root_cause)
     lines = ended(tmp_path, failure, capsys)
-    assert lines[1] == "  | last output: step 2\\x1b[2J loss 1.0"
+    assert lines[1] == f"  | last output: {told}"
 
 
 def test_numbers_of_bytes_get_a_unit() -> None:

@@ -19,14 +19,12 @@ import yaml
 from tests.cluster.hosts import HostOfTests, Network
 from tests.cluster.ray_hosts import ENV, RayOnHosts
 from tests.cluster.toy_rank import HURRY, state_in, undisturbed
-from tests.running import JSON, Result, Running, eventually, runs
+from tests.running import JSON, PATIENCE, Result, Running, eventually, runs
 
 RANK = str(Path(__file__).with_name("toy_rank.py"))
 LOST_AFTER = 4.0
 STEPS = 2000
 """So many that no job ends before a test lets it (`finished`)."""
-PATIENCE = 120.0
-"""Seconds to wait for what takes a few on a machine with nothing else to do."""
 
 
 @dataclass
@@ -40,13 +38,15 @@ class Cluster:
     model_dir: Path
     """That of the present test."""
     head_trains: bool = True
+    python: str = sys.executable
+    """See `RayOnHosts.python`."""
     others: dict[str, HostOfTests] = field(default_factory=dict)
     """The hosts beside the head's, by name."""
     _supervisors: list[tuple[HostOfTests, Running]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.leader = self.network.host()
-        self.ray = RayOnHosts(self.leader)
+        self.ray = RayOnHosts(self.leader, self.python)
         self.start_head()
 
     def start_head(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,32 +17,35 @@ _SHARED: list[Cluster] = []
 """The cluster that tests share, once there is one."""
 
 
+_BOUND = "bound of the cluster"
+"""The property of a test's report that says what took how long."""
+
+
 @dataclass
 class Bounds:
-    """What took how long."""
+    """Records in the report of a test what took how long."""
 
-    lines: list[str] = field(default_factory=list)
+    record: Callable[[str, object], None]
 
     def measured(self, what: str, seconds: float, bound: float | None = None) -> None:
         """Keep a measurement for the end of the output; `bound` is what the design promises, if it
         does. A test allows much more: it may run on a machine that is busy."""
         promised = f" (bound {bound:g} s)" if bound is not None else ""
-        self.lines.append(f"{what}: {seconds:.2f} s{promised}")
-
-
-_BOUNDS = Bounds()
+        self.record(_BOUND, f"{what}: {seconds:.2f} s{promised}")
 
 
 @pytest.fixture
-def bounds() -> Bounds:
-    return _BOUNDS
+def bounds(record_property: Callable[[str, object], None]) -> Bounds:
+    return Bounds(record_property)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what was measured."""
-    if _BOUNDS.lines:
+    """Print what was measured, in whichever worker process."""
+    ran = terminalreporter.stats.get("passed", []) + terminalreporter.stats.get("failed", [])
+    properties = [each for report in ran for each in report.user_properties]
+    if lines := [str(value) for name, value in properties if name == _BOUND]:
         terminalreporter.section("bounds of the cluster")
-        for line in _BOUNDS.lines:
+        for line in lines:
             terminalreporter.write_line(line)
 
 
@@ -59,7 +62,7 @@ def _no_child_is_left() -> Iterator[None]:
     assert eventually(lambda: not left()), f"the test leaves child processes behind: {left()}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _cluster() -> Iterator[Cluster]:
     with network() as hosts:
         shared = Cluster(hosts, _NOWHERE)

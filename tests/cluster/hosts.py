@@ -16,12 +16,14 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from tests.running import eventually
 
 _NET = "10.77.0."
 _MAX_HOSTS = 200
+_MOUNT = ("mount", "-t", "tmpfs", "none", "/mnt")
 _NOBODY = "02:00:00:00:00:01"
 """The link address of no host: what is sent to it is lost, and nobody is told."""
 _SCRIPT = """
@@ -37,14 +39,27 @@ exec sleep infinity
 """
 
 
+@cache
 def may_have_hosts() -> bool:
-    """Whether this process may make network namespaces."""
+    """Whether this process may make the namespaces, bridges and mounts of a host."""
     if os.geteuid() or shutil.which("ip") is None:
         return False
     name = f"try-{uuid.uuid4().hex[:8]}"
-    made = subprocess.run(("ip", "netns", "add", name), capture_output=True, check=False)
-    subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False)
-    return made.returncode == 0
+    inside = ("ip", "netns", "exec", name)
+    tried = (
+        ("ip", "netns", "add", name),
+        ("ip", "-n", name, "link", "add", "br0", "type", "bridge"),
+        ("ip", "-n", name, "link", "add", "v0", "type", "veth", "peer", "name", "v1"),
+        (*inside, "unshare", "--pid", "--mount", "--uts", "--fork", *_MOUNT),
+    )
+    try:
+        return all(_works(*argv) for argv in tried)
+    finally:
+        _works("ip", "netns", "del", name)
+
+
+def _works(*argv: str) -> bool:
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
 def _run(*argv: str, feed: str = "") -> None:

@@ -15,6 +15,7 @@ import psutil
 
 from tests.cluster.hosts import HostOfTests
 from tests.fleet.ray_nodes import TOKEN, TUNED
+from tests.running import PATIENCE
 
 PORT = 6379
 ENV = {**TUNED, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
@@ -38,17 +39,20 @@ _NODES = """
 import json, sys, time
 from ray._raylet import GcsClient
 from ray.core.generated import gcs_pb2
-client = GcsClient(address=sys.argv[1])
+from ray.exceptions import RpcError
+
+def alive():
+    try:
+        nodes = GcsClient(address=sys.argv[1]).get_all_node_info().values()
+    except RpcError as error:  # the head is busy, or not there yet
+        return [str(error)]
+    return sorted(n.node_manager_address for n in nodes if n.state == gcs_pb2.GcsNodeInfo.ALIVE)
+
 for line in sys.stdin:
-    wanted, end = sorted(json.loads(line)), time.monotonic() + 120
-    while True:
-        nodes = client.get_all_node_info().values()
-        alive = [n.node_manager_address for n in nodes if n.state == gcs_pb2.GcsNodeInfo.ALIVE]
-        alive.sort()
-        if alive == wanted or time.monotonic() > end:
-            break
+    wanted, end = sorted(json.loads(line)), time.monotonic() + float(sys.argv[2])
+    while (found := alive()) != wanted and time.monotonic() < end:
         time.sleep(0.05)
-    print(json.dumps(alive), flush=True)
+    print(json.dumps(found), flush=True)
 """
 
 
@@ -63,6 +67,8 @@ class RayOnHosts:
     """The head, the other nodes, and their processes by the names of the hosts."""
 
     head: HostOfTests
+    python: str = sys.executable
+    """The Python that runs Ray on the hosts."""
     started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _nodes: subprocess.Popen[bytes] | None = None
     """The process that asks the head for its nodes."""
@@ -99,7 +105,7 @@ class RayOnHosts:
         """Wait until these hosts, and no others, are alive for the head."""
         if self._nodes is None:
             self._nodes = self.head.start(
-                [sys.executable, "-P", "-c", _NODES, self.address],
+                [sys.executable, "-P", "-c", _NODES, self.address, str(PATIENCE)],
                 ENV,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -124,7 +130,7 @@ class RayOnHosts:
         )
         self.started[host.name] = host.start(
             [
-                *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block", *where),
+                *(self.python, "-P", "-m", "ray.scripts.scripts", "start", "--block", *where),
                 *(
                     f"--node-ip-address={host.address}",
                     f"--num-cpus={num_cpus}",

@@ -8,9 +8,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.cluster.cluster import PATIENCE, Cluster, processes_with
+from tests.cluster.cluster import Cluster, processes_with
 from tests.cluster.hosts import HostOfTests, may_have_hosts
-from tests.running import Running, eventually
+from tests.running import PATIENCE, Running, eventually
 from tests.training.configs import tiny
 from tests.training.harness import assert_same_bits, final_state
 

@@ -14,9 +14,9 @@ import psutil
 import pytest
 import yaml
 
-from tests.cluster.cluster import PATIENCE, hurried
+from tests.cluster.cluster import hurried
 from tests.cluster.hosts import HostOfTests, may_have_hosts, network
-from tests.running import JSON, Running
+from tests.running import JSON, PATIENCE, Running
 
 pytestmark = [
     pytest.mark.cluster,

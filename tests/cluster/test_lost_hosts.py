@@ -16,7 +16,6 @@ import pytest
 
 from tests.cluster.cluster import (
     LOST_AFTER,
-    PATIENCE,
     Cluster,
     agent_on,
     assert_succeeded,
@@ -27,7 +26,7 @@ from tests.cluster.cluster import (
 )
 from tests.cluster.conftest import Bounds
 from tests.cluster.hosts import HostOfTests, may_have_hosts
-from tests.running import Result, Running, eventually, runs
+from tests.running import PATIENCE, Result, Running, eventually, runs
 
 pytestmark = [
     pytest.mark.cluster,
@@ -35,6 +34,8 @@ pytestmark = [
 ]
 WAITS: dict[str, Any] = {"min_num_devices": 2, "wait_for_capacity": 300}
 """A job on two hosts goes on with two or not at all."""
+UNHURRIED = 30.0
+"""A `lost_after` for jobs that lose no host: a busy machine may stop a process for 4 s."""
 
 
 def seconds_until_gone(ranks: list[psutil.Process], since: float) -> float:
@@ -44,9 +45,12 @@ def seconds_until_gone(ranks: list[psutil.Process], since: float) -> float:
     return time.time() - since
 
 
-def seconds_until_started(running: Running, attempt: int, since: float) -> float:
-    """How long after the time `since` all ranks of the attempt run."""
-    event = running.wait_for_event("workers-started", PATIENCE, attempt=attempt)
+def seconds_until_started(
+    running: Running, attempt: int, since: float, waits: float = 0.0
+) -> float:
+    """How long after the time `since` all ranks of the attempt run. For `waits` seconds of that
+    nothing happens, on any machine."""
+    event = running.wait_for_event("workers-started", waits + PATIENCE, attempt=attempt)
     return datetime.fromisoformat(event["time"]).timestamp() - since
 
 
@@ -61,7 +65,7 @@ def assert_uncharged(result: Result, attempts: int) -> None:
 
 def test_a_rank_dies(cluster: Cluster, bounds: Bounds) -> None:
     cluster.with_hosts(1)
-    running = cluster.run(2)
+    running = cluster.run(2, lost_after=UNHURRIED)
     trains(running)
     (rank,) = cluster.ranks(cluster.working())
     others = cluster.ranks(cluster.leader)
@@ -108,32 +112,34 @@ def test_a_raylet_is_killed_and_its_host_is_used_again(cluster: Cluster, bounds:
     assert_uncharged(finished(running, cluster), 2)
 
 
-def test_the_ray_helper_is_killed_and_the_attempt_lives(cluster: Cluster) -> None:
+def test_the_ray_helper_is_killed_and_the_attempt_lives(cluster: Cluster, bounds: Bounds) -> None:
+    """The next one has `lost_after` to import Ray and to join: 2 s on a quiet machine, and several
+    times as long on one that is busy. The end of the ranks is heard through it."""
     cluster.with_hosts(1)
-    running = cluster.run(2)
+    running = cluster.run(2, lost_after=UNHURRIED)
     trains(running)
-    ranks = [rank for host in cluster.all.values() for rank in cluster.ranks(host)]
-    before = helper_of(cluster)
+    before, at = helper_of(cluster), time.time()
     before.kill()
     running.wait_for_event("ray-helper-replaced", PATIENCE)
-    running.listen(LOST_AFTER + 1)  # the fence would have killed the ranks by now
-    assert all(runs(rank.pid) for rank in ranks)
     assert helper_of(cluster).pid != before.pid
-    assert_uncharged(finished(running, cluster), 1)
+    result = finished(running, cluster)
+    ended = datetime.fromisoformat(result.event("attempt-ended", attempt=1)["time"]).timestamp()
+    bounds.measured("the Ray helper is killed, until the end of all ranks is heard", ended - at)
+    assert_uncharged(result, 1)
 
 
 def test_a_leader_that_pauses_for_less_than_the_fence_changes_nothing_and_for_more_one_attempt(
     cluster: Cluster, bounds: Bounds
 ) -> None:
-    """A question is asked each quarter of `lost_after`. So a pause of 0.6 of it leaves 0.15, which
-    is more than a busy machine needs for an answer."""
+    """A question is asked each quarter of `lost_after`. So a pause of 0.7 of it leaves 0.05, which
+    is 0.6 s: more than a busy machine needs for an answer."""
     lost_after = 12.0
     cluster.with_hosts(1)
     running = cluster.run(2, lost_after=lost_after)
     trains(running)
     ranks = [rank for host in cluster.all.values() for rank in cluster.ranks(host)]
     assert len(ranks) == 2
-    paused(cluster, 0.6 * lost_after)
+    paused(cluster, 0.7 * lost_after)
     running.listen(0.5 * lost_after)  # the fence would have killed the ranks by now
     assert all(runs(rank.pid) for rank in ranks)
     at = time.time()
@@ -181,16 +187,17 @@ def test_the_leader_is_killed_and_the_command_goes_on_on_another_host(
     running = cluster.run(2, on=other)
     fenced = seconds_until_gone(ranks, at)
     bounds.measured("a leader is killed, until the fence has killed all ranks", fenced, LOST_AFTER)
-    again = seconds_until_started(running, 2, at)
+    again = seconds_until_started(running, 2, at, lease)
     bounds.measured("a leader is killed and run on another host", again, lease + LOST_AFTER + 3)
-    assert again < 2 * (lease + LOST_AFTER + 3)
+    assert again < lease + 10 * (LOST_AFTER + 3)
     assert_uncharged(finished(running, cluster), 2)
 
 
 def test_two_jobs_in_one_cluster_do_not_touch_one_another(cluster: Cluster, tmp_path: Path) -> None:
     cluster.with_hosts(1)
     other = tmp_path / "other"
-    mine, theirs = cluster.run(2), cluster.run(2, model_dir=other)
+    mine = cluster.run(2, lost_after=UNHURRIED)
+    theirs = cluster.run(2, model_dir=other, lost_after=UNHURRIED)
     trains(mine)
     trains(theirs)
     host = cluster.working()
@@ -266,6 +273,31 @@ def cut(cluster: Cluster, host: HostOfTests, way: str) -> None:
             cluster.network.deafen(host)
         case _:
             host.cut()
+
+
+def test_what_the_first_of_three_leaders_has_promised_to_a_cut_host_holds(
+    cluster: Cluster, bounds: Bounds
+) -> None:
+    """The second leader is killed before any agent has heard of its shorter time."""
+    longest = 20.0
+    cluster.with_hosts(2)
+    trains(cluster.run(2, spares=1, lost_after=longest, **WAITS))
+    lost = cluster.working()
+    ranks, at = cluster.ranks(lost), time.time()
+    lost.cut()
+    cluster.kill_supervisors()
+    journal = cluster.model_dir / "journal.jsonl"
+    started = journal.read_text().count('"SupervisorStarted"')
+    cluster.run(2, spares=1, **WAITS)
+    assert eventually(lambda: journal.read_text().count('"SupervisorStarted"') > started, PATIENCE)
+    cluster.kill_supervisors()
+    running = cluster.run(2, spares=1, **WAITS)
+    fenced = seconds_until_gone(ranks, at)
+    bounds.measured("a host is cut and two leaders killed, until its rank is dead", fenced, longest)
+    begun = running.wait_for_event("attempt-started", PATIENCE, attempt=2)
+    assert datetime.fromisoformat(begun["time"]).timestamp() >= at + fenced
+    cluster.supervisor().terminate()
+    running.result(PATIENCE)
 
 
 def test_a_frozen_host_that_thaws_commits_nothing(cluster: Cluster, bounds: Bounds) -> None:

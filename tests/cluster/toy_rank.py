@@ -41,8 +41,8 @@ def state_in(folder: Path, step: int) -> str:
 
 def newest(folder: Path) -> int:
     """The newest committed step; 0: none is."""
-    found = [int(path.parent.name) for path in folder.glob("*/commit_success.txt")]
-    return max(found, default=0)
+    names = [path.parent.name for path in folder.glob("*/commit_success.txt")]
+    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def commit(folder: Path, step: int, state: str, attempt: str) -> None:

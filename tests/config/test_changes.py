@@ -113,6 +113,12 @@ def test_of_a_long_value_the_difference_is_told(old: Any, new: Any, told: str) -
     assert str(found) == f"{found.path}: {before} -> {after}"
 
 
+def test_the_key_has_the_number_of_its_phase_where_there_are_several() -> None:
+    then, now = (changed(0, "init.seed", seed) for seed in (1, 2))
+    (of_several,), (of_one,) = changes(then, now), changes(then[:1], now[:1])
+    assert (of_several.path, of_one.path) == ("trainer[0].init.seed", "trainer.init.seed")
+
+
 def test_nothing_is_told_where_nothing_changed() -> None:
     assert changes(CONFIG, deepcopy(CONFIG)) == []
     ordered, turned = [{"a": 1, "b": 2}], [{"b": 2, "a": 1}]
@@ -163,6 +169,8 @@ def test_a_moved_model_dir_is_no_change_of_a_list_either() -> None:
         (RUNNING, 1, "init.lora", {"rank": 2}, "checkpoint of step 40 does not fit it"),
         (RUNNING, 1, "init.checkpoint.save_frozen", False, None),
         (RUNNING, 1, "init.dpo", {"beta": 0.2}, None),
+        (RUNNING, 1, "init.grpo", {"reward": "a:b"}, "checkpoint of step 40 does not fit it"),
+        (RUNNING, 1, "fit.train_dataloader.sequence_length", 7, None),
         (RUNNING, 1, "fit.train_dataloader.completion_field", "answer", None),
         (RUNNING, 1, "fit.train_dataloader.chosen_field", "good", "checkpoint of step 40 does"),
         (RUNNING, 1, "init.optimizer.lr", 1.0, None),
@@ -230,6 +238,31 @@ def test_the_seed_of_a_base_that_is_not_saved_may_not_change(save_frozen: bool) 
     assert any(text.startswith("trainer[1].init.lora.rank: 2 -> 3: the check") for text in texts)
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "is_refused"),
+    [
+        ("init.grpo.beta", 0.2, False),
+        ("init.grpo.beta", 0, True),
+        ("init.grpo.num_iterations", 3, False),
+        ("init.loop.global_batch_size", 64, True),
+        ("fit.train_dataloader.sequence_length", 64, True),
+    ],
+)
+def test_checkpoints_with_completions_fit_no_other_batch(
+    path: str, value: Any, is_refused: bool
+) -> None:
+    before = changed(1, "init.grpo", {"reward": "a:b", "beta": 0.1, "num_iterations": 2})
+    after = deepcopy(before)
+    *sections, last = path.split(".")
+    for config, set_ in ((before, 32), (after, value)):
+        target = config[1]["trainer"]
+        for part in sections:
+            target = target.setdefault(part, {})
+        target[last] = target.get(last, set_) if config is before else set_
+    texts = [text for _, text in refused(RUNNING, changes(before, after), 3, once=True)]
+    assert [path in text for text in texts] == ([True] if is_refused else [])
+
+
 def test_a_phase_that_is_to_go_further_may_change_as_one_that_runs() -> None:
     """The number of steps is often an argument too."""
     now = changed(2, "init.loop.max_steps", 200)
@@ -244,15 +277,25 @@ def test_a_phase_that_is_to_go_further_may_change_as_one_that_runs() -> None:
 
 
 @pytest.mark.parametrize(("elastic", "is_refused"), [("bitwise", True), ("rounding", False)])
-def test_the_micro_batch_stays_where_the_bits_are_to_stay(elastic: str, is_refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("micro_batch_size", (8, 4)),
+        ("remat", ("none", "blocks")),
+        ("scan_layers", (False, True)),
+    ],
+)
+def test_what_decides_the_bits_stays_where_they_are_to_stay(
+    elastic: str, is_refused: bool, key: str, values: tuple[Any, Any]
+) -> None:
     then = changed(1, "init.determinism.elastic", elastic)
     now = deepcopy(then)
-    then[1]["trainer"]["init"]["loop"]["micro_batch_size"] = 8
-    now[1]["trainer"]["init"]["loop"]["micro_batch_size"] = 4
+    for configs, value in zip((then, now), values, strict=True):
+        configs[1]["trainer"]["init"]["loop"][key] = value
     found = list(refused(RUNNING, changes(then, now), 3, once=True))
     assert bool(found) is is_refused
     for _, text in found:
-        assert text.startswith("trainer[1].init.loop.micro_batch_size: 8 -> 4")
+        assert text.startswith(f"trainer[1].init.loop.{key}: ")
         assert "checkpoint of step 40 does not fit it" in text
 
 
@@ -273,6 +316,24 @@ def test_the_phase_of_the_job_cannot_be_taken_away(
     assert (found == []) is allowed
     assert all(f"only {num_phases} phases left" in text for _, text in found)
     assert all(where == num_phases - 1 for where, _ in found)
+
+
+def test_a_pretrained_model_may_be_moved() -> None:
+    then, now = (changed(1, "init.model.pretrained", place) for place in ("/a", "/b"))
+    then[0]["trainer"]["init"]["model"] = {"pretrained": "/a"}
+    now[0]["trainer"]["init"]["model"] = {"pretrained": "/b"}
+    found = changes(then, now)
+    assert [change.phase for change in found] == [0, 1]
+    assert not list(refused(RUNNING, found, 3, once=True))
+
+
+def test_what_older_versions_did_not_resolve_is_no_change() -> None:
+    """A job goes on after an upgrade, also one that has completed a phase."""
+    for phase in (0, 1):
+        now = changed(phase, "init.model.head_size", 16)
+        assert not list(refused(RUNNING, changes(CONFIG, now), 3, once=True))
+        then = changed(phase, "init.model.head_size", 8)
+        assert list(refused(RUNNING, changes(then, now), 3, once=True))
 
 
 def test_every_refused_change_is_told() -> None:

@@ -68,6 +68,30 @@ def test_what_platform_and_config_allow(
 
 
 @pytest.mark.parametrize(
+    ("hosts", "devices", "restart", "counts"),
+    [
+        (8, "platform: tpu, type: v5e-16, slices: 2", "", (32, 16)),
+        (8, "platform: tpu, type: v5e-16, slices: 2", "min_num_slices: 2", (32,)),
+        (6, "platform: tpu, type: v4-16, slices: 3", "ladder: [24, 8]", (24, 8)),
+        (2, "platform: tpu, type: v5e-8, slices: 2", "", (16, 8)),
+        (4, "platform: tpu, type: v5e-16", "", (16,)),
+        (4, "platform: tpu, count: 16", "", (16,)),
+        (4, "platform: gpu, count: 32", "min_num_devices: 16", (32, 24, 16)),
+    ],
+)
+def test_several_hosts_are_used_in_whole_slices(
+    hosts: int, devices: str, restart: str, counts: tuple[int, ...]
+) -> None:
+    on_hosts = with_init(f"hosts: {{engine: ray, count: {hosts}}}", ELASTIC)
+    one = phase(devices, restart, on_hosts)
+    assert allowed_counts(one) == counts
+    ladder = make_ladder(one, command_layouts(one))
+    assert tuple(rung.num_devices for rung in ladder.rungs) == counts
+    if "tpu" in devices and counts[-1] > 1 and not restart:
+        assert list(ladder.gaps) == ["only whole slices can be used"]
+
+
+@pytest.mark.parametrize(
     ("accelerator_type", "topology", "smaller"),
     [
         ("v5e-8", "2x4", {4: "2x2", 2: "1x2", 1: "1x1"}),
@@ -122,6 +146,16 @@ def test_validate_says_what_is_odd_about_a_slice(devices: str, said: str, tmp_pa
     done = forked("validate", config, cwd=tmp_path)
     assert said in done.stdout
     assert done.returncode == 0
+
+
+def test_several_hosts_may_have_more_chips_than_one(tmp_path: Path) -> None:
+    config = tmp_path / "job.yaml"
+    command = with_command("argv: ['true']")
+    hosts = "hosts: {engine: ray, count: 4}"
+    config.write_text(with_init(f"devices: {{platform: tpu, type: v5e-16}}\n{hosts}", command))
+    done = forked("validate", config, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "more than one host has" not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.config.files import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
+SHAPE = "{hidden_size: 16, num_layers: 1, num_heads: 4}"
 SHIPPED = json.loads(json_schema.FILE.read_text(encoding="utf-8"))
 CONFIGS = [*(ROOT / "examples").rglob("*.yaml"), *(ROOT / "benchmarks").rglob("trainer*.yaml")]
 
@@ -51,6 +52,8 @@ VALID = [
         "{webhook: {env: A}, format: json}]"
     ),
     with_init("metrics: {tensorboard: false}", FIT),
+    FIT.replace(SHAPE, f"{{pretrained: {ROOT / 'tests' / 'training' / 'pretrained' / 'qwen3'}}}"),
+    FIT.replace(SHAPE, f"{{{SHAPE[1:-1]}, pretrained: null, head_size: 6, rope_scaling: null}}"),
     COMMAND + "exit_codes: null\n",
     COMMAND + "  fit: null\n  faults: []\n  start_from: null\n",
     FIT + "  command: null\n",
@@ -92,6 +95,10 @@ MISTAKES = [
     with_init("notify: [{command: [x], on: [success]}]"),
     with_init("notify: [{command: [x], on: []}]"),
     with_init("metrics: {tensorboard: true}"),
+    FIT.replace(SHAPE, "{num_layers: 1, num_heads: 4}"),
+    FIT.replace(SHAPE, "{pretrained: null, hidden_size: 16, num_heads: 4}"),
+    FIT.replace(SHAPE, f"{{{SHAPE[1:-1]}, rope_scaling: {{factor: 8}}}}"),
+    FIT.replace(DATA, "{train_dataloader: {paths: stdlib, packing: rows}}"),
     "trainer: []\n",
     "trainer: runs/x\n",
     "trainer: 3\n",

@@ -415,6 +415,14 @@ MISTAKES = [
         + "  faults: [{step: 1, device_returns: '4'}]",
         "faults[0].device_returns: is '4', but there are only 0 to 3",
     ),
+    (
+        FIT.replace(
+            "  fit:",
+            "    workers: 2\n    devices: {platform: cpu, count: 4}\n    grpo: {reward: a:b, "
+            "completion_length: 4, rollout: {devices: 2}}\n  fit:",
+        ),
+        "init.grpo.rollout: needs a single worker, which has all devices, but there are 2",
+    ),
     (COMMAND + "  faults: [{step: 1, hang: true}]", "drills need our trainer (fit)"),
     (COMMAND + "  start_from: {load: all}", "trainer.start_from: is only for our trainer"),
     # --- phases
@@ -440,6 +448,15 @@ MISTAKES = [
             1,
         ),
         "trainer[0].trainer.init.checkpoint.save_frozen: must be true: phase 'second' starts from",
+    ),
+    (
+        PHASES.replace("hidden_size: 16", "hidden_size: 32", 1),
+        "c.yaml:8: trainer[1].trainer.init.model.hidden_size: is 16, but 32 in phase 'first', from "
+        "whose weights this one starts: make them equal, or name another phase or a directory in",
+    ),
+    (
+        PHASES.replace("hidden_size: 16", "hidden_size: 16, vocab_size: 300", 1),
+        "trainer[1].trainer.init.model.vocab_size: is 264, but 300 in phase 'first'",
     ),
     # --- exit codes
     (COMMAND + "exit_codes: slurm", "c.yaml:7: exit_codes: is neither a preset (xpk) nor a map"),
@@ -482,7 +499,7 @@ def test_every_problem_is_told_at_once() -> None:
         ["c.yaml:6", "trainer[0].trainer.init.model_dir"],
         ["c.yaml:7", "trainer[0].trainer.init.autorestart.max_num_restarts"],
         ["c.yaml:7", "trainer[0].trainer.init.autorestart.max_num_restart"],
-        ["c.yaml:8", "trainer[0].trainer.fit.train_dataloader"],
+        ["c.yaml:8", "trainer[0].trainer.fit"],
         ["c.yaml:9", "trainer[1].trainer"],
     ]
     assert "did you mean 'max_num_restarts'?" in found[4]
@@ -662,3 +679,10 @@ def test_what_no_quotes_make_a_variable_is_told_as_what_it_is(value: str, messag
 def test_the_exit_codes_that_may_be_mapped_are_ours() -> None:
     assert {int(code) for code in OWN_EXIT_CODES} == set(ExitCode)
     assert set(EXIT_CODE_PRESETS["xpk"]) <= set(ExitCode)
+
+
+def test_a_phase_that_starts_from_another_one_may_use_its_weights_in_another_way() -> None:
+    dropped = PHASES.replace("hidden_size: 16", "hidden_size: 16, dropout: 0.5, rope_theta: 5", 1)
+    assert problems(dropped) == []
+    larger = PHASES.replace("hidden_size: 16", "hidden_size: 32", 1)
+    assert problems(larger + "    start_from: {directory: elsewhere}") == []

@@ -29,6 +29,7 @@ TWO_V5E_16 = "devices: {platform: tpu, type: v5e-16, slices: 2}"
         ("count: 2", "devices: {platform: tpu, type: v5e-8, slices: 2}"),
         ("count: 4", "devices: {platform: gpu, count: 32}"),
         ("count: 4", "devices: {platform: gpu, count: 32}\nworkers: 8"),
+        ("count: 4", "workers: 4"),
     ],
 )
 def test_hosts_that_fit(hosts: str, more: str) -> None:
@@ -72,7 +73,14 @@ def test_what_is_left_out_has_a_default() -> None:
         (
             "count: 4",
             "devices: {platform: gpu, count: 12}\nworkers: 6",
-            "trainer.init.workers: is 6, which 4 hosts (init.hosts.count) cannot share equally",
+            "trainer.init.workers: is 6, which 4 hosts (init.hosts.count) cannot share equally; "
+            "remove it, and each host has one worker",
+        ),
+        (
+            "count: 2",
+            "devices: {platform: cpu, count: 4}\nworkers: 3",
+            "trainer.init.workers: is 3, which 2 hosts (init.hosts.count) cannot share equally; "
+            "remove it, and each host has one worker",
         ),
         (
             "count: 2, address: 'ray://10.0.0.2:10001'",

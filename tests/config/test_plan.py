@@ -11,6 +11,7 @@ import pytest
 from supervisor.config.feasible_rungs import FeasibleRungs, RungLayout
 from supervisor.config.places import local_state_directory
 from supervisor.config.plan import PhasePlan, plan_phases
+from supervisor.config.problems import ConfigError
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.diagnosis.success import Success
 from supervisor.prepare import prepare
@@ -182,6 +183,54 @@ def test_where_a_phase_starts_from(start: str, source: str, load_what: str, tmp_
         "directory": str(tmp_path / "runs/x/checkpoints" / source),
         "load": load_what,
     }
+
+
+EVALUATES = """\
+- trainer:
+    name: {name}
+    init: {{model_dir: runs/x, devices: {{platform: cpu, count: 1}},
+      model: {{hidden_size: 16, num_layers: 1, num_heads: 4}},
+      loop: {{global_batch_size: 8}},
+      checkpoint: {{every: 10}}, autorestart: {{max_num_restarts: 1}}}}
+    fit: {{validation: {{steps: 2, dataloader: {{paths: stdlib/json/*.py, sequence_length: 16}}}}}}
+"""
+
+
+def test_a_phase_starts_from_the_last_one_that_trains() -> None:
+    """An evaluation makes no weights: it may stand before, between or after others."""
+    first, train, one, other, again = plans(
+        "trainer:\n"
+        + EVALUATES.format(name="before")
+        + PHASES.split("\n", 1)[1].split("- trainer:\n    name: second")[0]
+        + EVALUATES.format(name="a")
+        + EVALUATES.format(name="b")
+        + "- trainer:\n    name: second"
+        + PHASES.split("name: second")[1]
+    )
+    assert "start_from" not in first.params["trainer"]
+    assert "start_from" not in train.params["trainer"]
+    for later in (one, other, again):
+        assert later.params["trainer"]["start_from"]["directory"] == str(train.checkpoint_dir)
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        (
+            "{phase: a}",
+            'trainer.start_from.phase: only evaluates, and makes no weights (value "a")',
+        ),
+        ("{load: all}", "trainer.start_from: there is no phase before that trains, to start from"),
+    ],
+)
+def test_no_phase_starts_from_one_that_makes_no_weights(start: str, told: str) -> None:
+    text = "trainer:\n" + ("" if "load" in start else PHASES.split("\n", 1)[1])
+    text += EVALUATES.format(name="a") + PHASES.split("\n", 1)[1].split("- trainer:\n")[2].join(
+        ["- trainer:\n", f"    start_from: {start}\n"]
+    ).replace("second", "last")
+    with pytest.raises(ConfigError) as error:
+        plans(text)
+    assert told in str(error.value)
 
 
 def test_params_show_defaults_and_absolute_paths(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def _checked(mapping: Mapping, *counts: int) -> CheckedSections:
 def test_the_first_record_of_each_file_is_looked_at(tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text('{"ids": [1, 299, 300]}\n')
-    mapping = _with("fit.train_dataloader", {"paths": str(data)})
+    mapping = _with("fit.train_dataloader", {"paths": str(data), "sequence_length": 2})
     ((where, message),) = _checked(mapping).problems
     assert where[-2:] == ("train_dataloader", "paths")
     assert "data.jsonl:1: no text in the field 'text'; set text_field" in message
@@ -43,6 +44,47 @@ def test_the_first_record_of_each_file_is_looked_at(tmp_path: Path) -> None:
     assert "data.jsonl:1: token id 300 at position 2" in message
     mapping["trainer"]["init"]["model"]["vocab_size"] = 301
     assert not _checked(mapping).problems
+
+
+@pytest.mark.parametrize(
+    ("content", "changes", "told"),
+    [
+        ("", {}, "there is no record in {}: add some"),
+        ("", {"tokens_field": "ids"}, "there is no record in {}: add some"),
+        (
+            "",
+            {"completion_field": "a", "packing": "examples"},
+            "there is no record in {}: add some",
+        ),
+        ('{"ids": [1, 2]}\n' * 8, {"tokens_field": "ids"}, "16 tokens of data do not fill"),
+        ('{"q": "2+2=", "a": "4"}\n', {"prompt_field": "q", "completion_field": "a"}, "6 tokens"),
+        (
+            '{"text": "seven"}\n{"text": "eight"}\n',
+            {},
+            "12 tokens of data do not fill one sequence of sequence_length 16, which needs 17: add "
+            "data to {}, or set a smaller sequence_length",
+        ),
+    ],
+)
+@pytest.mark.parametrize("key", ["train_dataloader", "validation.dataloader"])
+def test_too_little_data_is_found_before_the_job_starts(
+    tmp_path: Path, key: str, content: str, changes: Mapping, told: str
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text(content)
+    mapping = _with(f"fit.{key}", {"paths": str(data), "sequence_length": 16, **changes})
+    ((where, message),) = _checked(mapping).problems
+    assert where == ("fit", *key.split("."), "paths")
+    assert told.format(data) in message
+    assert not check(mapping["trainer"], data_may_grow=True).problems
+    data.write_text(content + '{"text": "a", "ids": [1], "q": "", "a": "yes", "b": "no"}\n' * 17)
+    assert not _checked(mapping).problems
+
+
+def test_a_folder_is_no_data(tmp_path: Path) -> None:
+    ((where, message),) = _problems("fit.train_dataloader.paths", str(tmp_path))
+    assert where == "fit.train_dataloader.paths"
+    assert message.startswith(f'is a folder: name its files, for example by the glob "{tmp_path}/*')
 
 
 def test_a_vocabulary_below_the_tokenizers_is_for_data_without_text(tmp_path: Path) -> None:
@@ -332,3 +374,273 @@ def test_what_needs_a_reference_needs_pairs_to_train_on(tmp_path: Path) -> None:
     assert where == ("fit", "validation", "dataloader", "chosen_field")
     ((where, _),) = _checked(_with("init.dpo", {"beta": 0.2})).problems
     assert where == ("init", "dpo")
+
+
+GRPO = {"reward": "tests.training.rewarding:of_ascii", "completion_length": 4, "group_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "told"),
+    [
+        (
+            {"init.grpo": GRPO | {"group_size": 3}},
+            "group_size",
+            "must divide loop.global_batch_size",
+        ),
+        ({"init.grpo": GRPO | {"group_size": 1}}, "group_size", "greater than or equal to 2"),
+        (
+            {"init.grpo": GRPO | {"reward": "of_ascii"}},
+            "reward",
+            "is not of the form module:function",
+        ),
+        ({"init.grpo": GRPO | {"top_p": 0}}, "top_p", "greater than 0"),
+        ({"init.grpo": GRPO | {"importance": "word"}}, "importance", "sequence_token"),
+        (
+            {"init.grpo": GRPO | {"reward": "nowhere_at_all.deep:f"}},
+            "reward",
+            "names the module 'nowhere_at_all', which is neither installed nor in ",
+        ),
+        (
+            {"init.grpo": GRPO | {"completion_length": 8}},
+            "sequence_length",
+            "is 8, but must be more",
+        ),
+        ({"init.grpo": None}, "prompt_field", "or init.grpo, which makes completions"),
+        (
+            {"fit.train_dataloader.prompt_field": None},
+            "prompt_field",
+            "must be given for init.grpo",
+        ),
+        ({"fit.train_dataloader.completion_field": "a"}, "completion_field", "beside init.grpo"),
+        (
+            {"fit.train_dataloader.tokens_field": "a"},
+            "tokens_field",
+            "is given beside prompt_field",
+        ),
+        (
+            {"fit.train_dataloader.prompt_field": "b"},
+            "paths",
+            "no text in the field 'b'; set prompt",
+        ),
+        (
+            {"init.grpo": GRPO | {"rollout": {"devices": 3}}},
+            "devices",
+            "is 3, but must divide loop.global_batch_size, 8: these devices share",
+        ),
+    ],
+)
+def test_rewards_need_prompts_alone_and_whole_groups(
+    tmp_path: Path, changes: dict[str, Any], key: str, told: str
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"ask": "2+2=", "a": "4"}\n')
+    loader = {"paths": str(data), "sequence_length": 8, "prompt_field": "ask"}
+
+    def problems(changes: dict[str, Any]) -> Any:
+        mapping = _with("fit.train_dataloader", dict(loader))
+        mapping["trainer"]["init"]["grpo"] = GRPO
+        mapping["trainer"]["init"]["loop"]["global_batch_size"] = 8
+        for path, value in changes.items():
+            *sections, last = path.split(".")
+            section = mapping["trainer"]
+            for name in sections:
+                section = section[name]
+            if value is None:
+                del section[last]
+            else:
+                section[last] = value
+        return _checked(mapping).problems
+
+    assert not problems({})
+    ((where, message), *_) = problems(changes)
+    assert where[-1] == key
+    assert told in message
+
+
+def _apart(tmp_path: Path, devices: int, *counts: int, **init: Any) -> CheckedSections:
+    """The check of 16 completions a step, which `devices` of the devices only make."""
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"ask": "2+2="}\n')
+    loader = {"paths": str(data), "sequence_length": 8, "prompt_field": "ask"}
+    mapping = _with("fit.train_dataloader", loader)
+    mapping["trainer"]["init"] |= {"grpo": GRPO | {"rollout": {"devices": devices}}, **init}
+    mapping["trainer"]["init"]["loop"]["global_batch_size"] = 16
+    return _checked(mapping, *counts)
+
+
+def test_devices_that_make_completions_are_no_part_of_the_mesh_that_trains(tmp_path: Path) -> None:
+    found = _apart(tmp_path, 2, 6, 5, 4, 3, 2, 1)
+    assert not found.problems
+    assert found.params["init"]["loop"]["micro_batch_size"] == 4
+    none_left = "init.grpo.rollout takes 2, and none is left to train"
+    uneven = "global_batch_size 16 does not divide among them"
+    assert _turns(found) == {
+        6: (4, 1),
+        5: uneven,
+        4: (4, 2),
+        3: (4, 4),
+        2: none_left,
+        1: none_left,
+    }
+    layout = found.layouts[6]
+    assert not isinstance(layout, str)
+    assert (layout["mesh"], layout["rollout_devices"]) == ({"data": 4, "fsdp": 1}, 2)
+    bitwise = _apart(tmp_path, 2, 6, 4, 3, determinism={"elastic": "bitwise"})
+    alone = "determinism.elastic: bitwise needs at least two, as one is compiled differently"
+    assert _turns(bitwise) == {6: (4, 1), 4: (4, 2), 3: alone}
+
+
+@pytest.mark.parametrize(
+    ("devices", "count", "init", "told"),
+    [
+        (2, 2, {}, "is 2, but must be less than the number of devices, 2: the others train"),
+        (1, 4, {}, "does not divide among 3 devices beside the 1 of init.grpo.rollout"),
+        (
+            8,
+            12,
+            {"determinism": {"elastic": "bitwise"}},
+            "is 8, but must divide loop.global_batch_size / micro_batch_size, 4",
+        ),
+    ],
+)
+def test_devices_for_completions_that_cannot_be_used_are_named(
+    tmp_path: Path, devices: int, count: int, init: dict[str, Any], told: str
+) -> None:
+    ((_, message),) = _apart(tmp_path, devices, count, **init).problems
+    assert told in message
+
+
+def test_chats_are_prompts_beside_grpo(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[1] / "training" / "pretrained" / "llama"
+    data = tmp_path / "chats.jsonl"
+    mapping = _with(
+        "fit.train_dataloader",
+        {"paths": str(data), "sequence_length": 8, "messages_field": "messages"},
+    )
+    mapping["trainer"]["init"] |= {"grpo": GRPO, "tokenizer": str(folder)}
+    mapping["trainer"]["init"]["model"]["vocab_size"] = 384
+    question, answer = ({"role": role, "content": "a"} for role in ("user", "assistant"))
+    for chat, told in (
+        ([question], None),
+        ([question, answer], None),
+        ([answer], "chats.jsonl:1: all messages in the field 'messages' have the role 'assistant'"),
+        ([], "chats.jsonl:1: no messages in the field 'messages'"),
+    ):
+        data.write_text(json.dumps({"messages": chat}) + "\n")
+        found = [message for _, message in _checked(mapping).problems]
+        assert len(found) == (told is not None)
+        assert all(str(told) in message for message in found)
+
+
+EVALUATES = "without fit.train_dataloader the phase only evaluates"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("init.optimizer", {"name": "sgd", "learning_rate": 0.1}),
+        ("init.loop.max_steps", 5),
+        ("init.lora", {"rank": 2}),
+        ("init.grpo", GRPO),
+        ("init.checkpoint.keep_best", True),
+        ("init.checkpoint.snapshot", {"every": 2}),
+        ("fit.validation.every", 5),
+        ("fit.validation.dataloader.chosen_field", "good"),
+    ],
+)
+def test_what_is_for_training_contradicts_a_phase_that_only_evaluates(key: str, value: Any) -> None:
+    mapping = tiny("/tmp/checkpoints")
+    trainer = mapping["trainer"]
+    del trainer["init"]["optimizer"], trainer["init"]["loop"]["max_steps"]
+    del trainer["fit"]["train_dataloader"], trainer["fit"]["validation"]["every"]
+    assert not check(trainer).problems
+    *way, last = key.split(".")
+    section = trainer
+    for name in way:
+        section = section[name]
+    section[last] = value
+    told = [message for where, message in check(trainer).problems if where == tuple(key.split("."))]
+    assert any(EVALUATES in message for message in told)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("def f(p, c, **_):\n    return [1.0]\n", None),
+        ("async def g(): ...\nfrom judge import score as f\n", None),
+        ("import f.deep\n", None),
+        ("e, (f, *_) = 1, (print, 2)\n", None),
+        ("f: object = print\n", None),
+        ("class f: ...\n", None),
+        ("try:\n    from judge import f\nexcept ImportError:\n    def f(p, c): ...\n", None),
+        ("if True:\n    f = print\n", None),
+        ("from judge import *\n", None),
+        ("def __getattr__(name): ...\n", None),
+        ("globals()['f'] = print\n", None),
+        ("def g():\n    global f\n    f = print\n", None),
+        ("class A:\n    def f(self): ...\n", "names 'f', which {} does not define: define it th"),
+        ("def g():\n    f = 1\nf\n", "names 'f', which {} does not define"),
+        ("", "names 'f', which {} does not define"),
+        ("x = 1\ndef f(p, c)\n    pass\n", "no Python ({}:2: expected ':'): mend it (value"),
+    ],
+)
+@pytest.mark.parametrize("module", ["myreward", "mine.deep.myreward"])
+def test_the_source_of_a_reward_function_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, told: str | None, module: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / f"{module.replace('.', '/')}.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "mine").mkdir(exist_ok=True)
+    (tmp_path / "mine" / "__init__.py").write_text("raise RuntimeError('it is not run')\n")
+    file.write_text(source)
+    mapping = _with("init.grpo", GRPO | {"reward": f"{module}:f"})
+    (tmp_path / "prompts.jsonl").write_text('{"ask": "2+2="}\n')
+    loader = {"paths": "prompts.jsonl", "sequence_length": 8, "prompt_field": "ask"}
+    mapping["trainer"]["fit"] = {"train_dataloader": loader}
+    found = [message for _, message in _checked(mapping).problems]
+    if told is None:
+        assert found == []
+    else:
+        assert told.format(file) in found[0]
+        assert found[0].endswith(f'(value "{module}:f")')
+
+
+def test_rewards_may_be_evaluated_alone(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"ask": "2+2="}\n')
+    mapping = tiny("/tmp/checkpoints")
+    trainer = mapping["trainer"]
+    del trainer["init"]["optimizer"], trainer["init"]["loop"]["max_steps"]
+    loader = {"paths": str(data), "sequence_length": 8, "prompt_field": "ask"}
+    trainer["fit"] = {"validation": {"steps": 2, "dataloader": loader}}
+    trainer["init"]["grpo"] = GRPO
+    assert not check(trainer).problems
+    trainer["init"]["grpo"] = GRPO | {"rollout": {"devices": 1}}
+    ((where, message),) = check(trainer).problems
+    assert where == ("init", "grpo", "rollout")
+    assert EVALUATES in message
+
+
+def test_what_training_needs_is_named() -> None:
+    trainer = tiny("/tmp/checkpoints")["trainer"]
+    del trainer["init"]["optimizer"], trainer["init"]["loop"]["max_steps"]
+    del trainer["fit"]["validation"]["every"]
+    lacking = [("init", "optimizer"), ("init", "loop", "max_steps"), ("fit", "validation", "every")]
+    required = "is required beside fit.train_dataloader"
+    assert list(check(trainer).problems) == [(key, required) for key in lacking]
+    del trainer["fit"]["train_dataloader"], trainer["fit"]["validation"]
+    ((key, message), *_) = check(trainer).problems
+    assert (key, message.partition(",")[0]) == (("fit",), "needs train_dataloader")
+
+
+def test_silent_corruption_is_looked_for_in_bitwise_mode_alone() -> None:
+    trainer = tiny("/tmp/checkpoints")["trainer"]
+    trainer["init"]["sdc"] = {"every": 5}
+    ((key, message),) = check(trainer).problems
+    assert key == ("init", "sdc")
+    assert message.startswith("needs init.determinism: {elastic: bitwise}")
+    trainer["init"]["determinism"] = {"elastic": "bitwise"}
+    assert check(trainer, [4]).problems == ()
+    ((key, message),) = check(trainer, [1]).problems
+    assert message.startswith("needs at least two devices")

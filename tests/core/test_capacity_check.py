@@ -21,6 +21,7 @@ from supervisor.core.decisions import (
 from supervisor.core.events import (
     BadUnit,
     DeadlineReached,
+    DeviceFoundWrong,
     DevicesProbed,
     QuarantineCleared,
     RungCompileFailed,
@@ -52,6 +53,9 @@ HOSTS = replace(
     EIGHT, rungs=(8, 6, 4), units=("host0", "host1", "host2", "host3"), workers_are_units=True
 )
 TWO_PHASES = RestartPolicy(phases=(EIGHT, replace(EIGHT, name="next")))
+
+
+CORRUPTION = replace(RETRY, rule="silent-corruption", cause="it computed wrongly", hardware=True)
 
 
 class Devices(History):
@@ -196,7 +200,7 @@ def test_too_few_devices_are_waited_for_and_in_the_end_the_job_stops_unharmed() 
             assert history.waits()
     assert waited == [10.0, 10.0, 5.0]
     assert history.finish.exit_code == ExitCode.NO_CAPACITY
-    assert "1 of 8 devices are usable, and the smallest rung needs 2" in history.finish.reason
+    assert "1 of 8 devices is usable, and the smallest rung needs 2" in history.finish.reason
     assert history.state.budget.restarts == 0
 
     history.lost = frozenset("1")
@@ -316,7 +320,17 @@ def test_a_host_that_is_the_root_cause_too_often_is_left_out() -> None:
     assert start(history.fails(guilty)).num_devices is None
     (look,) = history.fails(guilty)
     assert isinstance(look, ProbeDevices)
+    lines = (line for turn in history.turns for line in turn.lines)
+    (told,) = (line for line in lines if line.event == "device-bad")
+    why = f"root cause of 2 failures, the last: {guilty.cause}"
+    assert told.text == (
+        f"host host2: {why}; in quarantine for 60 min, or until `supervise quarantine clear "
+        "MODEL_DIR`"
+    )
     begun = start(history.looks())
+    assert "4 of 4 hosts are healthy, but host host2 is in quarantine" in [
+        each.text for each in history.told
+    ]
     assert (begun.num_devices, begun.units) == (6, ("host0", "host1", "host3"))
     assert history.state.quarantine.units == {"host2"}
     assert history.state.budget.restarts == 2
@@ -377,6 +391,20 @@ def test_what_a_prefetch_finds_out_strikes_a_smaller_rung_only() -> None:
     history.ends(WorkerExit(0, code=1))
     history.gone(HARDWARE)
     assert start(history.looks()).num_devices == 2
+
+
+def test_a_rung_that_is_out_of_use_is_not_said_to_be_missing() -> None:
+    history = job()
+    history.runs()
+    history.happens(RungCompileFailed(history.now, 0, 4, "it does not fit"))
+    history.lost = frozenset("4567")
+    history.ends(WorkerExit(0, code=1))
+    history.gone(HARDWARE)
+    history.looks()
+    (told,) = (line for line in history.told if line.event == "rung-changed")
+    assert told.text == (
+        "the job shrinks from 8 to 2 devices, as 4 are out of use: it does not fit"
+    )
 
 
 def test_nothing_is_left_when_every_rung_that_is_there_is_struck() -> None:
@@ -550,3 +578,41 @@ def test_the_largest_rung_that_fits_is_taken(
                 fit.append(Placement(num_devices, run))
                 break
     assert ladder.place(phase, usable) == max(fit, key=lambda each: each.num_devices, default=None)
+
+
+def test_a_device_that_the_workers_found_wrong_is_left_out_though_a_probe_finds_it_well() -> None:
+    history = job()
+    assert history.happens(DeviceFoundWrong(history.now, 1, "3", 500, "wrong gradients")) == ()
+    (told,) = history.told
+    assert told.event == "device-bad"
+    assert told.text == (
+        "device 3: wrong gradients; in quarantine for 60 min, or until `supervise quarantine clear "
+        "MODEL_DIR`"
+    )
+    (look,) = history.fails(CORRUPTION)
+    assert isinstance(look, ProbeDevices)
+    assert look.left_out == ("3",)
+    begun = start(history.looks())
+    (told,) = (line for line in history.told if line.event == "rung-changed")
+    assert told.text == (
+        "the job shrinks from 8 to 4 devices, as its ladder has no 7 (only 8, 4, 2; "
+        "`supervise validate` says why)"
+    )
+    assert (begun.num_devices, begun.units) == (4, tuple("0124"))
+    assert "not the program, but a device: nothing is charged" in begun.reason
+    assert history.state.budget.restarts == 0
+
+
+def test_corruption_that_names_no_device_is_charged_after_a_probe() -> None:
+    history = job()
+    history.fails(CORRUPTION)
+    begun = start(history.looks())
+    assert begun.num_devices == 8
+    assert history.state.budget.restarts == 1
+
+
+@pytest.mark.parametrize(("attempt", "unit"), [(2, "3"), (1, "host7"), (1, "9")])
+def test_what_is_not_of_this_attempt_is_not_put_into_quarantine(attempt: int, unit: str) -> None:
+    history = job()
+    history.happens(DeviceFoundWrong(history.now, attempt, unit, 500, "wrong gradients"))
+    assert history.state.quarantine.units == frozenset()

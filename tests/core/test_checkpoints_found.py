@@ -12,6 +12,7 @@ from supervisor.core.events import (
     CheckpointCommitted,
     CheckpointsFound,
     SupervisorStarted,
+    WorkerReported,
     WorkersGone,
 )
 from supervisor.core.exit_codes import ExitCode
@@ -19,6 +20,8 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Status
 from supervisor.diagnosis.failure import WorkerExit
 from supervisor.diagnosis.success import Success
+from supervisor.narrative.event_line import Line
+from supervisor.protocol.messages import StepMessage
 from tests.core.history import FATAL, RETRY, History, policy, started
 
 FINDS = policy(PhasePolicy("only", 2, 2, Success(step=100), finds_checkpoints=True))
@@ -31,6 +34,10 @@ def finds(
 ) -> tuple[Decision, ...]:
     found = CheckpointsFound(history.now, phase, directory, is_resumed=resumed)
     return history.happens(found)
+
+
+def reports(history: History, step: int) -> None:
+    history.happens(WorkerReported(history.now, history.state.attempt, 0, StepMessage(step)))
 
 
 def job(given: RestartPolicy = FINDS) -> History:
@@ -57,6 +64,47 @@ def test_it_is_told_once() -> None:
     assert line.keys == {"attempt": 1, "place": ACTOR, "forgiven": 0}
     finds(history)
     assert not history.told
+
+
+def begins_again(history: History) -> Line:
+    """An attempt commits step 5 and is killed, and the next one begins at step 1: what is told."""
+    history.commits(5)
+    reports(history, 7)
+    history.ends(WorkerExit(0, signal="SIGKILL"))
+    gone = WorkersGone(history.now, 1, RETRY, resumed_from=None, step=7, committed=5)
+    history.happens(gone)
+    history.runs()
+    reports(history, 1)
+    (line,) = (each for each in history.told if each.event == "not-resumed")
+    return line
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_who_goes_on_below_the_newest_step_may_restore_from_another_directory(
+    *, is_found: bool
+) -> None:
+    history = job()
+    if is_found:
+        finds(history)
+    line = begins_again(history)
+    advice = (
+        f"restores from another folder than {ACTOR}, where step 5 was found, name that one: "
+        "--set trainer.init.checkpoint.directory=FOLDER"
+    )
+    assert (advice in line.text) is is_found
+
+
+def test_nobody_is_told_to_name_the_folder_of_one_start() -> None:
+    """The next start has another one, so what is saved there would not be seen."""
+    folder = "/data/runs/2026-11-29_01-05-05/ckpt"
+    history = job()
+    finds(history, folder)
+    (line,) = history.told
+    assert "checkpoint.directory" not in line.text
+    line = begins_again(history)
+    assert f"found in {folder}: if the program makes a new folder at each start" in line.text
+    assert "give it a fixed folder (an argument of its own)" in line.text
+    assert "checkpoint.directory" not in line.text
 
 
 def test_another_directory_lowers_no_highest_step() -> None:

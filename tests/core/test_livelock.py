@@ -147,7 +147,7 @@ def test_never_more_charged_restarts_than_it_says(
 def test_a_job_that_advances_all_the_same_is_no_reason_for_a_warning(
     productive: float, level: str
 ) -> None:
-    (line,) = finding_lines(TellLivelock("RuntimeError: boom", 3, 3, 100.0, productive))
+    (line,) = finding_lines(TellLivelock("RuntimeError: boom", 3, 3, 100.0, productive), None)
     assert line.level == level
     assert ("progress livelock" in line.text) == (level == "warning")
     assert f"{productive:.0f}% became committed steps" in line.text

@@ -15,7 +15,14 @@ from supervisor.core.decisions import (
     SignalWorkers,
     StartWorkers,
 )
-from supervisor.core.events import DeadlineReached, SilenceExcused, WorkerReported
+from supervisor.core.events import (
+    DeadlineReached,
+    NativeStacks,
+    SilenceExcused,
+    StopRequested,
+    StopSource,
+    WorkerReported,
+)
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.liveness import DEFAULT_DEADLINES, Liveness, Silence
 from supervisor.core.policy import PhasePolicy
@@ -33,13 +40,13 @@ from supervisor.protocol.messages import (
 from tests.core.history import FATAL, PREEMPTED, History, policy
 
 
-def watched(**deadlines: float) -> History:
+def watched(workers: int = 1, **deadlines: float) -> History:
     """A job whose workers report their stages, running since time 0."""
     limits = {Stage(name): seconds for name, seconds in deadlines.items()}
     phase = PhasePolicy("only", 3, 2, Success(step=100), reports_stages=True, deadlines=limits)
     history = History(policy(phase))
     history.starts()
-    history.runs()
+    history.runs(workers)
     return history
 
 
@@ -285,6 +292,43 @@ def test_a_hang_is_dumped_asked_killed_and_charged() -> None:
     assert history.starts_decided == [1, 2]
 
 
+def dumping(history: History, *, written: bool, attempt: int = 1) -> None:
+    assert history.happens(NativeStacks(history.now, attempt, written=written)) == ()
+
+
+def test_a_group_whose_native_stacks_are_written_is_asked_to_stop_later() -> None:
+    """And has its whole grace period then."""
+    history = watched()
+    falls_silent(history)
+    dumping(history, written=False)
+    assert limit(history) == history.policy.native_stacks
+    dumping(history, written=True, attempt=2)
+    assert limit(history) == history.policy.native_stacks, "that is about another attempt"
+    dumping(history, written=True)
+    assert limit(history) == history.policy.stack_dump
+    assert [type(d) for d in history.waits()] == [SignalWorkers]
+    dumping(history, written=True)
+    assert limit(history) == history.policy.grace_period, "it is late"
+
+
+def test_native_stacks_that_take_too_long_are_not_waited_for() -> None:
+    history = watched()
+    falls_silent(history)
+    dumping(history, written=False)
+    assert [type(d) for d in history.waits()] == [SignalWorkers]
+    assert limit(history) == history.policy.grace_period
+
+
+def test_a_job_that_is_to_stop_does_not_wait_for_native_stacks() -> None:
+    history = watched()
+    falls_silent(history)
+    dumping(history, written=False)
+    stop = StopRequested(history.now, StopSource.SIGTERM)
+    assert [type(d) for d in history.happens(stop)] == [SignalWorkers]
+    dumping(history, written=True)
+    assert limit(history) == history.policy.grace_period
+
+
 def test_a_hang_spends_the_restart_budget_whatever_it_then_dies_of() -> None:
     for end in (FATAL, PREEMPTED):
         history = watched()
@@ -366,6 +410,18 @@ def test_the_time_that_is_excused_is_no_silence_of_the_workers(stage: Stage) -> 
     before = limit(history)
     history.happens(SilenceExcused(history.now, 10.0, "the machine slept for 60 s"))
     assert limit(history) == before + 10.0
+
+
+@pytest.mark.parametrize(
+    ("workers", "ended", "who"), [(1, [], "it"), (3, [1], "any rank"), (3, [0, 1], "rank 2")]
+)
+def test_a_hang_tells_who_is_silent(workers: int, ended: list[int], who: str) -> None:
+    history = watched(workers, TRAINING=20.0)
+    says(history, StepMessage(1))
+    history.ends(*(WorkerExit(rank, code=0) for rank in ended))
+    (dump,) = falls_silent(history)
+    assert isinstance(dump, DumpStacks)
+    assert dump.reason.startswith(f"nothing was heard of {who} for 20.0 s")
 
 
 def test_a_hang_tells_all_of_the_silence_also_what_was_excused() -> None:

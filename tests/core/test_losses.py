@@ -8,12 +8,13 @@ from math import inf, nan
 import pytest
 
 from supervisor.core.decisions import Decision, FinishJob, KillWorkers, StartWorkers, Wait
-from supervisor.core.events import LossesNotFinite, WorkersGone
+from supervisor.core.events import LossesNotFinite, LossSpiked, WorkersGone
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.losses import Losses
 from supervisor.diagnosis.failure import Confidence, Verdict
 from supervisor.diagnosis.verdicts import not_finite_failure
 from supervisor.protocol.adjustments import SKIP_STEPS
+from supervisor.protocol.loss_spikes import LossSpike
 from tests.core.history import FATAL, RETRY, History, started
 
 FIRST = 12
@@ -228,3 +229,21 @@ def test_twice_without_a_new_checkpoint_is_enough_where_the_step_is_not_known() 
 def test_of_steps_that_were_read_together_the_first_counts_and_the_last_finite_one() -> None:
     losses = Losses().reported(11, 2.0, (), first=5).reported(20, nan, (), first=12)
     assert (losses.finite, losses.since, losses.times) == (11, 12, 1)
+
+
+def test_losses_that_stand_out_are_remembered_by_step_and_end_nothing() -> None:
+    history = saved(10)
+
+    def spikes(attempt: int, *steps: int) -> list[int]:
+        for step in steps:
+            spike = LossSpike(step, 9.0, 2.0, 2.5)
+            assert history.happens(LossSpiked(history.now, attempt, spike)) == ()
+        return [each.step for each in history.state.loss_spikes]
+
+    assert spikes(1, 12, 40) == [12, 40]
+    reported(history, 10)
+    history.gone(RETRY, committed=10)
+    assert spikes(1, 41) == [12, 40], "that attempt has ended"
+    history.runs()
+    assert spikes(2, 12) == [12], "its steps are run again"
+    assert spikes(2, *range(20, 30)) == [*range(22, 30)]

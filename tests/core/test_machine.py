@@ -63,6 +63,8 @@ def test_exactly_n_restarts_without_progress(budget: int, progress_first: bool) 
     while history.finish is None:
         history.fails(committed=10 if progress_first else None)
     assert history.finish.exit_code == ExitCode.BUDGET_SPENT
+    restarts = "restart" if budget == 1 else "restarts"
+    assert f"the budget of {budget} {restarts} without" in history.finish.reason
     assert len(history.starts_decided) == 1 + budget
 
 
@@ -431,7 +433,7 @@ def test_why_a_group_is_killed() -> None:
 
     history = started()
     assert reason(history.waits()) == "nothing tells that its workers were started"
-    assert reason(history.waits()) == "its processes are not confirmed gone yet"
+    assert reason(history.waits()) == "the processes of the attempt are not confirmed gone yet"
     history.gone()
     history.runs()
     assert reason(history.ends(KILLED)) == "the worker ended: killed by SIGKILL"

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.decisions import Decision, ProbeDevices, StartWorkers
-from supervisor.core.events import BadUnit, DevicesProbed, Obstacle
+from supervisor.core.events import BadUnit, DevicesProbed, Obstacle, Unfit, WorkersStarted
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.ladder import Ladder, Placement
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import Status
+from supervisor.diagnosis.failure import WorkerExit
 from supervisor.diagnosis.outcome import Charge
 from supervisor.diagnosis.success import Success
 from tests.core.history import RETRY, History
@@ -67,6 +68,19 @@ def test_a_lost_machine_is_replaced_in_its_rank_and_charges_nothing() -> None:
     assert history.state.budget.restarts == 0
 
 
+def test_the_host_of_each_process_and_of_a_failure_is_told() -> None:
+    history = job()
+    begun(history.looks())
+    history.happens(WorkersStarted(history.now, 1, (5, 6, 7, 8)))
+    (begins, *_) = history.told
+    assert begins.text.startswith("running as pid 5 on a, 6 on b, 7 on c, 8 on d; ")
+    history.ends(WorkerExit(1, code=2))
+    history.waits()
+    history.gone(replace(RETRY, rank=1, root_cause="no such file"), None)
+    (failed,) = [line.text for line in history.told if line.event == "attempt-failed"]
+    assert "root cause: no such file (rank 1 on host b)" in failed
+
+
 def test_without_a_spare_the_next_rung_is_used() -> None:
     history = job()
     begun(history.looks())
@@ -102,13 +116,21 @@ def test_a_machine_with_too_many_failures_of_its_own_gives_way_to_a_spare(has_sp
     assert begun(history.looks()).units == ("a", "e", "c", "d")
 
 
+def test_a_spare_is_told_beside_the_machines_that_are_wanted() -> None:
+    history = job()
+    history.there = ("a", "b", "c", "d", "e")
+    history.looks()
+    probed = [line.text for line in history.told if line.event == "devices-probed"]
+    assert probed == ["4 of 4 hosts are healthy, and 1 more"]
+
+
 def test_with_too_few_machines_the_job_waits_and_ends_with_69() -> None:
     history = job(wait_for_capacity=0.0)
     history.there = ("a",)
     history.looks()
     assert history.finish is not None
     assert history.finish.exit_code == ExitCode.NO_CAPACITY
-    assert "1 of 4 hosts are usable" in history.finish.reason
+    assert "1 of 4 hosts is usable" in history.finish.reason
 
 
 def test_a_probe_that_finds_what_the_last_one_found_is_one_line() -> None:
@@ -178,6 +200,29 @@ def test_hosts_that_only_a_person_can_mend_end_the_job_with_78_at_once() -> None
     assert "what to do: install 0.2" in [line.text for line in history.told]
     history.starts()
     assert begun(history.looks()).attempt == 1, "mended, the same job goes on"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(1, ExitCode.INVALID_CONFIG), (0, ExitCode.NO_CAPACITY)]
+)
+def test_if_hosts_that_a_person_can_mend_are_all_that_is_missing_the_wait_ends_with_78(
+    number: int, code: ExitCode
+) -> None:
+    """Their problem is told again at the end: the first time may be hours ago."""
+    history = job(wait_for_capacity=15.0, look_interval=10.0)
+    unfit = Unfit(number, "host c: it does not see this model_dir", "share it")
+    found = DevicesProbed(history.now, history.state.looks, ("a",), (), unfit=unfit)
+    history.happens(found)
+    assert history.finish is None
+    while history.finish is None:
+        history.waits()
+        number_of_look = history.state.looks
+        history.happens(replace(found, at=history.now, number=number_of_look))
+    assert history.finish.exit_code == code
+    assert "1 of 4 hosts is usable" in history.finish.reason
+    assert "; host c: it does not see this model_dir; run the same" in history.finish.reason
+    advice = "what to do: share it; then run the same command again"
+    assert advice in [line.text for line in history.told]
 
 
 _machines = st.lists(st.sampled_from("abcdefgh"), unique=True)

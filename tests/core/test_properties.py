@@ -37,13 +37,16 @@ from supervisor.core.events import (
     CheckpointSetAside,
     CheckpointsFound,
     DeadlineReached,
+    DeviceFoundWrong,
     DevicesProbed,
     Event,
     HostsLeaving,
     LaunchCancelled,
     LaunchFailed,
     LossesNotFinite,
+    LossSpiked,
     MaintenanceAnnounced,
+    NativeStacks,
     Noticed,
     Obstacle,
     PhaseBegun,
@@ -70,6 +73,7 @@ from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
+from supervisor.protocol.loss_spikes import LossSpike
 from supervisor.protocol.messages import Stage, StageMessage, StepMessage
 from tests.core.history import RETRY
 
@@ -135,6 +139,7 @@ drawn: dict[type, st.SearchStrategy[Event]] = {
     Noticed: st.builds(Noticed, times, st.just("x")),
     MaintenanceAnnounced: st.builds(MaintenanceAnnounced, times, st.just("x")),
     SilenceExcused: st.builds(SilenceExcused, times, st.floats(0, 10), st.just("x")),
+    NativeStacks: st.builds(NativeStacks, times, attempts, st.booleans()),
     WorkersIdle: st.builds(
         WorkersIdle,
         times,
@@ -151,6 +156,12 @@ drawn: dict[type, st.SearchStrategy[Event]] = {
         steps,
         steps,
         steps,
+    ),
+    DeviceFoundWrong: st.builds(
+        DeviceFoundWrong, times, attempts, st.sampled_from("0123"), st.integers(0, 20), st.just("x")
+    ),
+    LossSpiked: st.builds(
+        LossSpiked, times, attempts, st.builds(LossSpike, st.integers(0, 20), times, times, times)
     ),
     StragglerFound: st.builds(
         StragglerFound,

@@ -113,7 +113,8 @@ def test_the_same_step_twice_is_the_end() -> None:
     history.fails(NAN)
     assert history.finish is not None
     assert history.finish.exit_code == ExitCode.FAILED
-    assert "step 42 gave NaN or Inf twice" in history.finish.reason
+    assert history.finish.reason.startswith("step 42 gave NaN or Inf twice, and its batch may not")
+    assert history.finish.reason.endswith("skip_bad_batches of the config allows none")
 
 
 def test_also_with_progress_between() -> None:
@@ -143,6 +144,8 @@ def test_where_batches_may_be_skipped_the_same_step_twice_is_skipped_for_ever() 
     for _ in range(2):
         history.fails(replace(NAN, step=50))
     assert ended(history) == ExitCode.FAILED
+    assert history.finish is not None
+    assert history.finish.reason.endswith("skip_bad_batches of the config allows no more")
     history.starts(committed=0)
     assert adjusted(history) == Adjustments(skip_steps=(7, 42)), "the checkpoints are of that run"
 

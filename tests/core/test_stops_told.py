@@ -18,7 +18,7 @@ from supervisor.core.events import (
 from supervisor.core.liveness import Silence
 from supervisor.core.machine import step
 from supervisor.core.policy import PhasePolicy
-from supervisor.diagnosis.failure import WorkerExit
+from supervisor.diagnosis.failure import Survivor, WorkerExit
 from supervisor.narrative import render
 from supervisor.ports import Transition
 from supervisor.protocol.messages import Stage
@@ -85,7 +85,7 @@ def test_a_checkpoint_that_was_moved_away_is_no_longer_the_newest() -> None:
 @pytest.mark.parametrize("source", [StopSource.SIGTERM, StopSource.PREEMPTION])
 def test_a_program_may_save_where_nobody_looks(source: StopSource) -> None:
     text = told(asked(source=source), step=60, committed=None)
-    assert f"{UNSEEN}; all work is lost, unless the program saved it elsewhere" in text
+    assert f"{UNSEEN}; all work is lost, unless the program saved it in a way that" in text
 
 
 def test_what_was_done_before_the_job_is_not_called_lost() -> None:
@@ -167,3 +167,29 @@ def test_a_complete_step_that_was_not_seen_closed_may_not_be_lost(
     assert f"step 58 is complete, but {why}" in line.text
     assert line.text.endswith(f"lost: at most {most} steps (last reported step: 60)")
     assert line.keys["lost_steps"] is None, "not known"
+
+
+SURVIVOR = Survivor(7, "python train.py")
+
+
+@pytest.mark.parametrize(
+    ("source", "end", "survivors", "is_told"),
+    [
+        (StopSource.SIGTERM, WorkerExit(0, signal="SIGKILL"), (), True),
+        (StopSource.SIGTERM, WorkerExit(0, signal="SIGTERM"), (SURVIVOR,), True),
+        (StopSource.SIGTERM, WorkerExit(0, 0), (), False),
+        (StopSource.PREEMPTION, WorkerExit(0, signal="SIGKILL"), (), False),
+    ],
+    ids=["a worker", "below a shell", "it has ended", "the machine goes"],
+)
+def test_a_save_that_the_grace_period_may_have_cut_off_names_the_key(
+    source: StopSource, end: WorkerExit, survivors: tuple[Survivor, ...], is_told: bool
+) -> None:
+    history = asked(50, source=source)
+    exits = () if end.signal == "SIGKILL" else (end,)
+    history.happens(WorkersObserved(history.now, 1, (1,), exits, survivors))
+    history.happens(DeadlineReached(history.now + 1000.0))
+    gone = WorkersGone(history.now, 1, RETRY, None, 57, 50, exits=(end,))
+    (text,) = (line for line in lines(history, gone) if line.startswith("stopped: "))
+    key = "if a save takes longer, raise trainer.init.autorestart.grace_period; lost since"
+    assert (key in text) is is_told

@@ -17,6 +17,7 @@ from supervisor.diagnosis.failure import Evidence, RankEvidence, Survivor, Worke
 from supervisor.diagnosis.outcome import Verdict
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
+from supervisor.narrative.failure_text import success_warning
 from supervisor.protocol.messages import Stage
 from tests.core.history import History, policy, started
 
@@ -168,6 +169,16 @@ ValueError: no such shard
 )
 def test_the_end_of_the_output_is_what_counts(output: str, told: str | None) -> None:
     assert doubt(Evidence((RankEvidence(WELL, output=output),))) == told
+
+
+@pytest.mark.parametrize("line", ["t.sh: line 1:  42 Killed   python3 train.py", "Killed"])
+def test_a_kill_that_a_later_command_hides_is_told(line: str) -> None:
+    evidence = Evidence((RankEvidence(WELL, output=f"step 1\n{line}\nfinished\n"),))
+    assert doubt(evidence) == line
+    assert "set -e" in success_warning(line)
+    assert doubt(evidence, is_proven=True) is None
+    later = f"{line}\n" + "".join(f"step {n}\n" for n in range(50))
+    assert doubt(Evidence((RankEvidence(WELL, output=later),))) is None
 
 
 @given(st.text())

@@ -37,8 +37,9 @@ CERTAIN = {
     "unparsable", "own-error", "missing-module", "tracing", "check", "chex", "own-assertion",
     # compile, shapes, ranks that run different programs, checkpoint structure
     "jax-shapes", "compile", "compiler-abort", "shapes", "programs-differ", "checkpoint-structure",
-    # what our own trainer raises of its config and its checkpoints
-    "devices-differ", "foreign-checkpoint", "unmarked-checkpoint",
+    # what our own trainer raises of its config, its checkpoints, and a function of the user's
+    "devices-differ", "foreign-checkpoint", "unmarked-checkpoint", "unusable-reward", "bad-data",
+    "weights-not-finite",
 }  # fmt: skip
 """The rules that may end a job at once; another one is certain only where a person has said so."""
 

@@ -22,6 +22,7 @@ from supervisor.diagnosis.rules import RULES, Rule
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge
 from supervisor.prepare import config_rules
+from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
 from tests.config.files import COMMAND, load
 from tests.corpus.cases import COMPOSED, CORPUS, PROVOKED, Case, digest, read_cases
 
@@ -173,6 +174,33 @@ def test_every_rule_that_matches_is_named_with_what_it_matches() -> None:
     assert error.speaker == "your own code"
 
 
+def test_an_error_of_our_trainer_is_not_called_the_users_own() -> None:
+    file = Path(__file__).parents[2] / "trainer" / "data.py"
+    text = printed("trainer.data.DataError: no record").replace("/app/train.py", str(file))
+    assert str(file) in text
+    (error, *_) = explained(ended(text)).errors
+    assert error.speaker == "supervise's own trainer"
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "speaker"),
+    [
+        (
+            "supervisor.config.training.data_files.DataError",
+            "supervisor/config/training/data_files.py",
+            "supervise's check of the data: the data is at fault, not the code",
+        ),
+        ("ValueError", "supervisor/config/training/data_files.py", "supervise itself"),
+    ],
+)
+def test_neither_is_an_error_of_the_supervisors_package(kind: str, file: str, speaker: str) -> None:
+    path = Path(__file__).parents[2] / file
+    text = printed(f"{kind}: a.jsonl:7: no text").replace("/app/train.py", str(path))
+    (error, *_) = explained(ended(text)).errors
+    assert error.speaker == speaker
+    assert "your own code" not in str([match.on for match in error.matches])
+
+
 def test_a_rule_that_asks_for_absent_words_names_none() -> None:
     (error, *_) = explained(ended(printed("TypeError: f() missing an argument"))).errors
     assert error.matches[0].on == ("type TypeError", "raised by your own code")
@@ -207,6 +235,16 @@ def test_it_says_what_does_not_count() -> None:
     assert "SIGTERM, which also ends the peers" in discarded.why
 
 
+def test_an_error_printed_before_the_recorded_one_is_shown_as_one_that_does_not_count() -> None:
+    recorded = ExceptionInfo("builtins.RuntimeError", (), "a worker failed", "raised")
+    of_a_child = f"Process SpawnProcess-1:\n{BUG}\n"
+    output = of_a_child + printed("RuntimeError: a worker failed")
+    record = FailureRecord(0, 0.0, None, None, (recorded,), "")
+    found = explained(Evidence((RankEvidence(WorkerExit(0, code=1), record, output),)))
+    assert found.errors[0].why == "it is the only error that counts"
+    assert [each.line for each in found.discarded] == [BUG.splitlines()[-1]]
+
+
 def test_what_it_shows_is_bounded_and_without_secrets() -> None:
     secret = "hf_" + "a" * 40
     rule = Rule("x", Verdict.RESTART, "x", "x", "x", patterns=(r"token \S+.*",), from_config=True)
@@ -225,7 +263,7 @@ def test_what_it_shows_is_bounded_and_without_secrets() -> None:
         for part in (match.line, *match.on)
     ]
     assert "words 'token [redacted] bbb" in "".join(shown)
-    assert all(len(text) <= 310 and "hf_" not in text for text in shown)
+    assert all(len(text) <= 410 and "hf_" not in text for text in shown)
     assert found.changes
     assert "hf_" not in str(found.changes)
 

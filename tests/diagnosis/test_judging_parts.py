@@ -94,6 +94,29 @@ def test_an_end_without_an_error_is_known_by_its_complaints_else_by_its_last_lin
     assert signature("step 7 is done\n") != signature("step 8 is done\n")
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "make: *** [Makefile:2: train] Aborted",
+        "make: *** [all] Error 139",
+        "make: *** [Makefile:2: train] Error 3",
+        "a.sh: line 7:  42 Aborted",
+    ],
+)
+def test_a_line_about_how_a_program_ended_identifies_no_failure(told: str) -> None:
+    """So deaths at different steps are different failures."""
+    of_7, of_8 = (judged(f"step {n}\n{told}\n", WorkerExit(0, code=2)) for n in (7, 8))
+    assert of_7.signature != of_8.signature
+
+
+@pytest.mark.parametrize("make", ["make", "gmake[2]"])
+def test_a_recipe_of_make_that_failed_says_not_whether_it_built_or_trained(make: str) -> None:
+    """Perhaps nothing could see the steps and checkpoints of the program."""
+    told = f"{make}: *** [Makefile:7: train] Error 1\n"
+    failure = judged(f"cc: no such file\n{told}", WorkerExit(0, code=2))
+    assert (failure.rule, failure.verdict) == ("unknown", Verdict.RESTART)
+
+
 def test_an_end_without_an_error_is_known_by_its_exit_code_too() -> None:
     """`sys.exit(11)` and `sys.exit(12)` may stand in the same line of the program."""
 

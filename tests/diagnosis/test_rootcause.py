@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -232,6 +233,52 @@ def test_a_record_without_type_and_words_is_read() -> None:
     assert chain.members[-1].text == ""
 
 
+LOST_WORKER = ("builtins.RuntimeError", "worker (pid 7) exited unexpectedly with exit code 1")
+CORRUPT = "ValueError: corrupt record 4711 in shard-00003.rec"
+OF_A_CHILD = f"Process SpawnProcess-1:\n{raised(CORRUPT, INNER)}"
+
+
+def recorded_after(output: str, *chain: tuple[str, str]) -> RankEvidence:
+    """A rank with a failure record, whose traceback Python printed after `output`."""
+    (*_, (kind, message)) = chain
+    printed = raised(f"{kind.removeprefix('builtins.')}: {message}")
+    return replace(recorded(0, 1.0, *chain), output=output + printed)
+
+
+def test_where_the_record_tells_of_a_lost_worker_the_error_of_the_worker_counts() -> None:
+    lost = recorded_after(OF_A_CHILD, LOST_WORKER)
+    assert root(lost)[:2] == (Verdict.FATAL, CORRUPT)
+    failure = judge(Evidence((lost,)), Success())
+    assert failure is not None
+    assert failure.traceback == "", "that of the record is of another error"
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        f"ERROR:root:could not read\n{raised(CORRUPT, INNER)}",
+        f"{OF_A_CHILD}{''.join(f'step {n} loss 1.{n}' + chr(10) for n in range(20))}",
+    ],
+    ids=["logged", "survived"],
+)
+def test_beside_a_lost_worker_an_error_that_ended_no_process_counts_less(output: str) -> None:
+    assert root(recorded_after(output, LOST_WORKER))[:2] == (
+        Verdict.RESTART,
+        f"RuntimeError: {LOST_WORKER[1]}",
+    )
+
+
+def test_beside_a_lost_worker_what_comes_after_it_does_not_count() -> None:
+    lost = recorded_after("", LOST_WORKER)
+    after = replace(lost, output=lost.output + OF_A_CHILD)
+    assert root(after)[1] == f"RuntimeError: {LOST_WORKER[1]}"
+
+
+def test_a_recorded_error_that_tells_of_no_lost_worker_stays_the_root_cause() -> None:
+    failed = recorded_after(OF_A_CHILD, ("builtins.RuntimeError", "a worker failed"))
+    assert root(failed)[1] == "RuntimeError: a worker failed"
+
+
 TORCHRUN = '  File "/opt/venv/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
 CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
 RULER = 60 * "="
@@ -285,6 +332,16 @@ def test_below_torchrun_a_rank_that_was_killed_has_reached_no_limit() -> None:
     assert (found.rule, found.cause) == ("rank-killed", "killed")
 
 
+@pytest.mark.parametrize(("kills", "rule"), [(None, "rank-killed"), (0, "killed-told")])
+def test_where_a_helper_was_killed_only_the_kernels_counter_says_why(
+    kills: int | None, rule: str
+) -> None:
+    output = raised("RuntimeError: worker (pid 7) exited unexpectedly with exit code -9")
+    found = judge(Evidence((ended(output),), host=HostFacts(oom_kills=kills)), Success())
+    assert found is not None
+    assert (found.rule, found.cause, found.verdict) == (rule, "killed", Verdict.POLICY)
+
+
 def test_of_the_errors_in_the_table_of_torchrun_the_last_is_its_root_cause() -> None:
     other, cause = in_table("RuntimeError: worse luck"), in_table("RuntimeError: bad luck")
     ranks = other.partition("[0]:\n")[2].rpartition(RULER)[0]
@@ -308,3 +365,12 @@ def test_a_rank_that_fails_behind_its_progress_bars_is_the_root_cause() -> None:
 
     rank = "".join(map(behind_bars, raised("ValueError: no column 'tokens'").splitlines()))
     assert root(ended(rank + FAILED + UNRECORDED))[1] == "ValueError: no column 'tokens'"
+
+
+@pytest.mark.parametrize("module", ["sitecustomize", "usercustomize"])
+def test_an_error_that_python_starts_in_spite_of_is_no_root_cause(module: str) -> None:
+    head = f"Error in {module}; set PYTHONVERBOSE for traceback:\n"
+    failed = f"{head}ModuleNotFoundError: No module named 'coverage'\n"
+    assert root(ended(failed))[1] == "exit code 1"
+    assert root(ended(f"{failed}step 1\nConnectionError: reset\n"))[1] == "ConnectionError: reset"
+    assert root(ended(raised("KeyError: 'lr'") + failed))[1] == "KeyError: 'lr'"

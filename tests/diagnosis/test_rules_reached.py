@@ -22,7 +22,14 @@ ERRORS = {
     # --- the world outside
     "devices-missing": "trainer.devices.DevicesMissing: 4 devices, not 8",
     "devices-differ": "trainer.mesh.DevicesDiffer: 4 devices, not 8",
+    "unusable-reward": "trainer.rewards.UnusableRewardError: exact returned 3 for 16 completions",
+    "reward-not-finite": "trainer.rewards.RewardNotFiniteError: exact returned the reward nan",
+    "bad-data": "supervisor.config.training.data_files.DataError: a.jsonl:7: its prompt is empty",
+    "damaged-tokens": "trainer.token_store.DamagedTokensError: a.tokens: block 7 of the tokens",
     "no-usable-checkpoint": "trainer.checkpoint_steps.NoUsableCheckpointError: all 3 are damaged",
+    "pretrained-model": "supervisor.config.training.pretrained.PretrainedError: /models/a: lacks x",
+    "weights-not-finite": "trainer.not_finite.WeightsNotFiniteError: /m/a: the tensor x holds NaN",
+    "state-not-finite": "trainer.inflight.StateNotFiniteError: step 25: its state is not saved",
     "foreign-checkpoint": "trainer.checkpoint_steps.ForeignCheckpointError: step 7 is of nobody",
     "unmarked-checkpoint": "trainer.checkpoint_steps.UnmarkedCheckpointError: step 7 has no mark",
     "checkpoint-unreadable": "trainer.checkpoint_steps.UnreadableCheckpointError: step 7",
@@ -68,6 +75,8 @@ ERRORS = {
     "hardware": "jax.errors.JaxRuntimeError: INTERNAL: observed errors are: [Hardware]",
     "follows-a-halt": "jax.errors.JaxRuntimeError: FAILED_PRECONDITION: The program continuator "
     "has halted unexpectedly.",
+    "silent-corruption": "trainer.corruption_check.SilentCorruptionError: step 500: TFRT_CPU_5 has "
+    "computed wrong gradients (simulated)",
     "core-halted": "jax.errors.JaxRuntimeError: INTERNAL: Core halted unexpectedly: ",
     "gpu-library": "jax.errors.JaxRuntimeError: FAILED_PRECONDITION: DNN library initialization "
     "failed.",

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.diagnosis.frames import Frame
 from supervisor.diagnosis.stack_groups import (
     grouped,
     in_words,
@@ -70,6 +71,19 @@ def test_of_many_places_the_largest_are_named() -> None:
 @pytest.mark.parametrize("text", ["", "nonsense", CRASH, CRASH + WAITS, OTHER[:20]])
 def test_what_is_no_dump_shows_nothing(text: str) -> None:
     assert main_stack(text) == ()
+
+
+def test_a_dump_of_py_spy_shows_the_python_calls_of_its_main_thread() -> None:
+    text = (
+        "Process 7: python3 train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\n"
+        'Thread 8 (idle): "Thread-1"\n    wait (/usr/lib/python3.11/threading.py:327)\n'
+        "Thread 7 (active+gil)\n    do_poll (poll.c:3)\n    0x7f (libc.so.6)\n"
+        "    Reader.next (/home/me/my (new) data.py:12)\n    <module> (<string>:1)\n"
+        'Thread 9 (idle): "Thread-2"\n    get (/usr/lib/python3.11/queue.py:171)\n'
+    )
+    inner = Frame("/home/me/my (new) data.py", "12", "Reader.next")
+    assert main_stack(text) == (Frame("<string>", "1", "<module>"), inner)
+    assert main_stack("Error: Failed to find python version from target process\n") == ()
 
 
 def test_the_last_of_several_dumps_counts() -> None:

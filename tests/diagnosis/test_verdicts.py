@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import traceback
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from supervisor.diagnosis.failure import Evidence, HostFacts, RankEvidence, Verdict, WorkerExit
@@ -12,7 +15,9 @@ from supervisor.diagnosis.outcome import Charge
 from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.success import Success
 from supervisor.diagnosis.verdicts import judge, launch_failure, succeeded, with_target
-from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord
+from supervisor.protocol.failure_record import ExceptionInfo, FailureRecord, record_of
+from supervisor.protocol.messages import Stage
+from trainer.token_store import DamagedTokensError, stored
 
 CLEAN = RankEvidence(WorkerExit(0, code=0))
 ANY = Success()
@@ -254,6 +259,22 @@ def test_messages_that_do_not_fit_are_of_the_rank_that_was_struck_down(
         assert failure.verdict is not Verdict.FATAL
 
 
+@pytest.mark.parametrize(
+    ("after", "signal", "rule"),
+    [
+        ("", "SIGINT", "interrupted"),
+        ("", "SIGHUP", "hangup"),
+        ("step 4\n", "SIGINT", "hangup"),
+    ],
+)
+def test_python_ends_itself_by_sigint_after_an_interrupt_that_nobody_caught(
+    after: str, signal: str, rule: str
+) -> None:
+    output = 'Traceback (most recent call last):\n  File "/a/train.py", line 3, in <module>\n'
+    output += "    time.sleep(1)\nKeyboardInterrupt\n" + after
+    assert rule_of(replace(died(None, signal, output=output), ended_before_kill=True)) == rule
+
+
 @pytest.mark.parametrize("said", _MISMATCHES)
 def test_ranks_of_different_programs_are_told_where_none_was_struck_down(said: str) -> None:
     first = replace(died(None, "SIGABRT", output=said), ended_before_kill=True)
@@ -310,6 +331,16 @@ def test_an_end_that_nobody_saw_is_a_failure() -> None:
     assert failure.exit == "ended unseen"
 
 
+def test_a_long_root_cause_keeps_its_beginning_and_the_name_of_the_file() -> None:
+    name = "/checkpoints/model_step_100.pkl'"
+    message = f"[Errno 28] No space left on device: '{'/directory' * 60}{name}"
+    failure = judge(Evidence((died(types=("builtins.OSError",), message=message),)), Success())
+    assert failure is not None
+    assert failure.root_cause.startswith("OSError: [Errno 28] No space left on device: '/directory")
+    assert failure.root_cause.endswith(name)
+    assert len(failure.root_cause) == 400
+
+
 def test_the_root_cause_is_one_printable_line() -> None:
     failure = judge(
         Evidence((died(types=("builtins.ValueError",), message="a\x1b[2Jb\nsecond" + "x" * 9999),)),
@@ -345,3 +376,23 @@ def test_workers_that_cannot_be_placed_may_cost_the_rung_only() -> None:
     failure = launch_failure(ValueError("one process cannot have 3 of 8 chips"), ("./train",))
     assert (failure.verdict, failure.is_guess, failure.per_rung) == (Verdict.FATAL, True, True)
     assert failure.root_cause == "./train: one process cannot have 3 of 8 chips"
+
+
+def test_damaged_tokens_are_made_again_whether_they_are_recorded_or_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUPERVISE_TOKENS", str(tmp_path))
+    stored(iter([np.arange(9, dtype=np.int32)]), "digest")
+    with (tmp_path / "digest.tokens").open("r+b") as file:
+        file.write(b"\xff")
+    with pytest.raises(DamagedTokensError) as raised:
+        stored(iter([]), "digest").between(0, 9)
+    record = record_of(raised.value, rank=0, stage=Stage.TRAINING, step=3)
+    printed = "".join(traceback.format_exception(raised.value))
+    for evidence in (
+        RankEvidence(WorkerExit(0, code=1), record, ""),
+        RankEvidence(WorkerExit(0, code=1), None, printed),
+    ):
+        failure = judge(Evidence((evidence,), step=3), ANY)
+        assert failure is not None
+        assert (failure.rule, failure.verdict) == ("damaged-tokens", Verdict.RESTART)

@@ -227,3 +227,53 @@ def test_words_of_passing_troubles_end_nothing(line: str) -> None:
 )
 def test_the_words_of_the_tools_in_a_wrapper_script_are_known(line: str, rule: str) -> None:
     assert failure(f"{line}\n").rule == rule
+
+
+@pytest.mark.parametrize("name", ["nan", "inf"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "FileNotFoundError: [Errno 2] No such file or directory: '/home/{}/job/x'",
+        "NotADirectoryError: [Errno 20] Not a directory: '/home/{}'",
+        "RuntimeError: could not open shard gs://{}/job/3",
+        "RuntimeError: could not open shard {}/3",
+        "RuntimeError: bad header in /data/inf/{}/a.bin",
+        "RuntimeError: {}.py is not there",
+        "RuntimeError: {}.local does not answer",
+        "RuntimeError: cannot log in to {}@login-1",
+        "RuntimeError: no job {}-job",
+        "RuntimeError: no quota for user '{}'",
+        "RuntimeError: no bucket {}",
+    ],
+)
+def test_a_path_or_a_name_is_no_number(line: str, name: str) -> None:
+    found = failure(raised(line.format(name), LIBRARY))
+    assert found.rule != "not-finite-text"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "loss: nan",
+        "loss=nan",
+        'got {"loss": NaN}',
+        "(nan, inf)",
+        "grad/norm: nan",
+        "loss=-inf",
+        "loss: .nan",
+        "NaN/Inf in the gradients",
+        "the loss is nan.",
+        "the loss equals jax.numpy.nan",
+        "NaN-valued loss",
+        "of /data/x: loss is inf",
+    ],
+)
+def test_a_value_that_is_nan_or_inf_is_known(told: str) -> None:
+    assert failure(raised(f"RuntimeError: {told}", LIBRARY)).rule == "not-finite-text"
+
+
+def test_where_a_phase_starts_from_another_model_its_own_keys_are_to_be_corrected() -> None:
+    told = "start_from: the checkpoint in /run/one/17 does not fit the config: hidden_size is 32"
+    found = failure(raised(f"trainer.checkpoint.CheckpointMismatchError: {told}", LIBRARY))
+    assert found.rule == "checkpoint-structure"
+    assert "start_from, correct init.model of that phase, or start_from" in found.advice

@@ -51,6 +51,14 @@ trainer:
 _HALTED = 'raise RuntimeError("INTERNAL: Accelerator device halted prematurely")'
 
 
+_MODEL = DOCS.parent / "tests" / "training" / "pretrained" / "qwen3"
+
+
+def pretrained_model(session: Session) -> None:
+    """A model of the same kind as the one that is downloaded, but tiny."""
+    shutil.copytree(_MODEL, session.cwd / "Qwen3-0.6B")
+
+
 def _on_eight_devices(argv: str, *more: str) -> str:
     """Return the small job with this command, on simulated devices."""
     devices = "devices: {platform: cpu, count: 8}\n    autorestart: {"

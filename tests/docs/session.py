@@ -21,7 +21,7 @@ from supervisor.prepare import prepare
 from tests.cloud_tpu import CloudTpu
 from tests.docs.pages import ROOT, Block
 from tests.docs.shown import Position, Unlike, compare, is_ours
-from tests.running import PATIENCE
+from tests.running import PATIENCE, UNOPTIMISED
 
 _PATIENCE = 120.0
 _CHECKOUT = "/home/you/supervise"
@@ -97,7 +97,7 @@ class Session:
             (self.cwd / name).symlink_to(ROOT / name)
         (self.cwd / ".venv").symlink_to(sys.prefix)
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.env = {**os.environ, **env, "PATH": path, "HOME": str(home)}
+        self.env = {**os.environ, **env, "PATH": path, "HOME": str(home), "XLA_FLAGS": UNOPTIMISED}
 
     @property
     def foreground(self) -> Command:

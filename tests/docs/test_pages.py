@@ -72,9 +72,13 @@ def test_the_slow_blocks_of_a_page_show_what_happens(name: str, tmp_path: Path) 
     try_blocks(tuple(map(slow_part, PAGES[name])), tmp_path)
 
 
+_MADE = re.compile(r"^\s*\$ .* > \S+$", re.M)
+
+
 def slow_part(block: Block) -> Block:
-    """Return a block as it is if it is slow or a file, else only what goes on to hold after it."""
-    if "slow" in block.notes or block.file:
+    """Return a block as it is if it is slow, or is or makes a file, else only what goes on to hold
+    after it."""
+    if "slow" in block.notes or block.file or _MADE.search(block.text):
         return block
     kept = {note: text for note, text in block.notes.items() if note in LASTING}
     return replace(block, notes={"not run": "it is quick", **kept})

@@ -48,7 +48,7 @@ def test_what_may_differ(shown: str, actual: list[str]) -> None:
         ("a\nb", ["b", "a"]),
         ("a\nc", ["a", "b", "c"]),
         ("...\nb\n...\na", ["a", "b"]),
-        ("[main] DRAINED, exit code 79: stopped", [ENDS]),
+        ("[main] STOPPED, exit code 79: stopped", [ENDS]),
         ("[attempt 2] running as pid 7; output in rank0.log", [STARTS]),
         ("[main] DRAINED, exit code 75: stopped\n[attempt 1] ...", [STARTS, ENDS]),
         ("step 5", ["step 6"]),

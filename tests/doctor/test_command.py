@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 
 from supervisor.cli.main import main
+from supervisor.core.events import CheckpointsFound, SupervisorStarted
+from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.doctor.examination import Level
 from supervisor.doctor.interpreter import recorded_programs
 from supervisor.doctor.version_check import versions
 from tests.adapters.test_journal import STORY, tell
 from tests.foreign import fingerprint
+from tests.running import may_mount
 
 CONFIG = """\
 trainer:
@@ -116,6 +119,31 @@ def test_a_job_is_looked_at_by_its_directory(
     (folder / "run" / "journal.jsonl").write_text('{"v": 1}\n{"x": 2}\n')
     code, told = found(capsys, "run")
     assert (code, len(texts(told, "job", "WRONG"))) == (1, 1)
+
+
+@pytest.mark.skipif(not may_mount(), reason="only root can mount a file system")
+def test_the_disk_of_checkpoints_that_were_found_is_looked_at(folder: Path) -> None:
+    small = folder / "small"
+    for place in (small, folder / "run"):
+        place.mkdir()
+    searching = RestartPolicy((PhasePolicy("one", 3, finds_checkpoints=True),))
+    story = (
+        SupervisorStarted(0.0, "job", searching, None),
+        *STORY[1:3],
+        CheckpointsFound(2.0, 0, str(small)),
+    )
+    tell(folder / "run", *story, policy=searching)
+    words = (sys.executable, "-m", "supervisor", "doctor", "--json", "run")
+    script = 'mount -t tmpfs -o size=1m none small && exec "$@"'
+    mounted = ("unshare", "-m", "sh", "-c", script, "sh", *words)
+    asked = [
+        subprocess.run(each, capture_output=True, cwd=folder, check=False)
+        for each in (words, mounted)
+    ]
+    beside, apart = (json.loads(each.stdout)["findings"] for each in asked)
+    assert not any(str(small) in each["text"] for each in beside)
+    (text,) = texts(apart, "disk", "WRONG")
+    assert text == f"{small}, where the checkpoints are: 1 MiB free: the disk is full", apart
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")

@@ -22,7 +22,8 @@ from supervisor.adapters.stores.bucket import bucket
 from supervisor.protocol.location import Uri
 from tests.emulators import Emulator
 from tests.faulty_store import LOST_ANSWER, RESET, Fault, FaultyStore, Request, answered, slow
-from tests.running import Result, Start
+from tests.once import once
+from tests.running import Result, Start, starting
 from tests.training.harness import assert_same_bits, final_state
 from tests.vanishing.cloud import Cloud
 from trainer.train_state import TrainState
@@ -36,14 +37,14 @@ STEPS = 40
 def cloud(
     gcs: Emulator,
     start: Start,
-    cache: dict[str, str],
+    unoptimised: dict[str, str],
     tmp_path: Path,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Cloud:
     for name, value in gcs.env.items():
         monkeypatch.setenv(name, value)
-    return Cloud(gcs.root / request.node.name / "job", tmp_path, start, cache)
+    return Cloud(gcs.root / request.node.name / "job", tmp_path, start, unoptimised)
 
 
 @pytest.fixture
@@ -66,12 +67,19 @@ def in_bucket(place: Uri) -> dict[str, Any]:
     return job
 
 
-@pytest.fixture
-def whole(cloud: Cloud, tmp_path: Path) -> TrainState:
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory, unoptimised: dict[str, str]) -> TrainState:
     """What an undisturbed job on a disk ends with."""
-    job = config(tmp_path / "whole", 2, max_steps=STEPS)
-    assert cloud.start(job, env=cloud.env).result().code == 0
-    return final_state(job, tmp_path / "whole", STEPS)
+
+    def job(folder: Path) -> dict[str, Any]:
+        return config(folder / "run", 2, max_steps=STEPS)
+
+    def run(folder: Path) -> None:
+        with starting(folder) as start:
+            assert start(job(folder), env=unoptimised).result().code == 0
+
+    folder = once(tmp_path_factory, "undisturbed-outside-a-bucket", run)
+    return final_state(job(folder), folder / "run", STEPS)
 
 
 @pytest.mark.slow
@@ -124,6 +132,7 @@ def compiling(place: Uri, **compile_cache: object) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_compiled_programs_come_from_a_bucket_only_if_the_config_trusts_somebody(
     cloud: Cloud, key_file: Path, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_killed_program_compiles_nothing_twice(supervise: Supervise, job: dict
         assert is_whole(file)
 
 
+@pytest.mark.slow
 def test_our_trainer_loads_its_steps_and_ends_with_the_same_bits(
     supervise: Supervise, model_dir: Path, undisturbed: TrainState
 ) -> None:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from supervisor.adapters.kernel.clock import SystemClock
+from supervisor.host.notice import Notice
+from supervisor.model_dir_ownership import own_checkpoints
 from tests.foreign import fingerprint
 from tests.running import Result
 
@@ -29,3 +34,16 @@ def test_folders_of_years_beside_the_checkpoints_are_left_and_named_in_the_log(
     told = result.event("checkpoints-foreign")
     assert f"{mine} has what this job did not save: '2023', '2024'" in told["text"]
     assert result.event("attempt-started", attempt=2)["step"] is not None
+
+
+@pytest.mark.parametrize("directory", ["job/checkpoints", "elsewhere"])
+def test_where_another_job_saves_a_job_is_refused(
+    supervise: Supervise, tmp_path: Path, directory: str
+) -> None:
+    place, told = tmp_path / directory, list[Notice]()
+    chosen = ("--set", f"trainer.init.checkpoint.directory={place}")
+    with own_checkpoints([place], tmp_path / "other", SystemClock(), told.append):
+        result = supervise(config(tmp_path / "job"), *chosen)
+    assert result.code == 73, result.out
+    assert "where checkpoints are saved, is owned by supervisor" in result.err
+    assert not told

@@ -26,7 +26,7 @@ Supervise = Callable[..., Result]
 
 @pytest.mark.slow
 def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
-    start: Start, tmp_path: Path, cache: dict[str, str], capfd: pytest.CaptureFixture[str]
+    start: Start, tmp_path: Path, unoptimised: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """8 devices -> 4, because one computes wrongly -> 2, because four are lost -> 8."""
     job = config(tmp_path / "run", faults=[{"step": 4, "device_wrong_result": "5"}])
@@ -34,7 +34,7 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
     init["devices"]["count"] = 8
     init["autorestart"] |= {"min_num_devices": 2, "standby": "off", "ladder": [8, 4, 2]}
     init["loop"]["max_steps"] = 100_000
-    running = start(job, env=cache)
+    running = start(job, env=unoptimised)
     file = running.model_dir / simulated.FILE
 
     second = running.wait_for_event("attempt-started", attempt=2)
@@ -78,26 +78,26 @@ def test_it_shrinks_on_evidence_stays_out_of_quarantine_and_grows_back(
 
 @pytest.mark.slow
 def test_too_few_devices_are_waited_for_and_end_the_job_resumable(
-    supervise: Supervise, tmp_path: Path, cache: dict[str, str]
+    supervise: Supervise, tmp_path: Path, unoptimised: dict[str, str]
 ) -> None:
     job = config(tmp_path / "run", faults=[{"step": 4, "device_lost": "0"}])
     restart = job["trainer"]["init"]["autorestart"]
     restart |= {"standby": "off", "ladder": [8], "wait_for_capacity": 0}
     job["trainer"]["init"]["devices"]["count"] = 8
-    result = supervise(job, env=cache)
+    result = supervise(job, env=unoptimised)
     assert result.code == 69, result.log
     why = "7 of 8 devices are usable, and the smallest rung needs 8"
     assert why in result.event("job-ended")["reason"]
     assert result.summary["restarts_used"] == 0
 
     simulated.mark_healthy(result.model_dir / simulated.FILE, "0")
-    again = supervise(job, env=cache)
+    again = supervise(job, env=unoptimised)
     assert again.code == 0, again.log
 
 
 @pytest.mark.slow
 def test_growing_back_at_a_checkpoint_costs_nothing(
-    start: Start, tmp_path: Path, cache: dict[str, str]
+    start: Start, tmp_path: Path, unoptimised: dict[str, str]
 ) -> None:
     job = config(tmp_path / "run", faults=[{"step": 4, "device_lost": "3"}])
     init = job["trainer"]["init"]
@@ -109,7 +109,7 @@ def test_growing_back_at_a_checkpoint_costs_nothing(
         "regrow_after": 0,
     }
     init["loop"]["max_steps"] = 100_000
-    running = start(job, env=cache)
+    running = start(job, env=unoptimised)
     running.wait_for_event("attempt-started", attempt=2)
     simulated.mark_healthy(running.model_dir / simulated.FILE, "3")
     third = running.wait_for_event("attempt-started", 120.0, attempt=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.end_to_end.test_training import config
-from tests.running import Result
+from tests.running import Result, command_config
 from tests.training.harness import Trainer, assert_same_bits, final_state, tiny
 from tests.training.test_not_finite import poisoned, skipping
 
@@ -42,19 +43,20 @@ def test_a_step_that_gives_nan_twice_ends_the_job_at_the_last_good_checkpoint(
     result = supervise(job, env=cache)
     assert (result.code, result.attempts) == (70, 2), result.log
     why = result.event("job-ended")["reason"]
-    assert f"step {bad} gave NaN or Inf twice, and no (more) batches may be skipped" in why
+    assert f"step {bad} gave NaN or Inf twice, and its batch may not be skipped" in why
+    assert "skip_bad_batches of the config allows none" in why
     assert "skip_bad_batches" in result.events("advice")[-1]["advice"]
     assert result.summary["highest_committed_step"] == (bad - 1) // 5 * 5
 
 
 @pytest.mark.slow
 def test_a_batch_that_may_be_skipped_is_skipped_and_told(
-    supervise: Supervise, model_dir: Path, tmp_path: Path, cache: dict[str, str]
+    supervise: Supervise, model_dir: Path, tmp_path: Path, unoptimised: dict[str, str]
 ) -> None:
     job, bad = _poisoned(model_dir, skip_bad_batches=1)
     job["trainer"]["init"]["autorestart"]["max_num_restarts"] = 3
     job["trainer"]["faults"] = [{"step": bad + 1, "signal": "SIGKILL"}]
-    result = supervise(job, env=cache)
+    result = supervise(job, env=unoptimised)
     assert (result.code, result.attempts) == (0, 4), result.log
     reasons = [told["reason"] for told in result.events("attempt-started")]
     assert any("its batch is skipped from now on" in each for each in reasons)
@@ -62,7 +64,7 @@ def test_a_batch_that_may_be_skipped_is_skipped_and_told(
 
     folder = tmp_path / "undisturbed"
     folder.mkdir()
-    undisturbed = Trainer(folder, cache, 1, tiny(folder / "it"))
+    undisturbed = Trainer(folder, unoptimised, 1, tiny(folder / "it"))
     assert poisoned(undisturbed.mapping, undisturbed.folder) == bad
     skipping(undisturbed, bad).finish()
     assert_same_bits(final_state(job, model_dir), undisturbed.state(17))
@@ -70,14 +72,14 @@ def test_a_batch_that_may_be_skipped_is_skipped_and_told(
 
 @pytest.mark.slow
 def test_out_of_memory_twice_goes_on_with_more_accumulation_and_the_same_numbers(
-    supervise: Supervise, tmp_path: Path, cache: dict[str, str]
+    supervise: Supervise, tmp_path: Path, unoptimised: dict[str, str]
 ) -> None:
     struck = config(tmp_path / "struck", faults=[{"step": 3} | OUT_OF_MEMORY] * 2)
     whole = config(tmp_path / "whole")
     for job in (struck, whole):
         job["trainer"]["init"]["model"]["dropout"] = 0.0
-    assert supervise(whole, env=cache).code == 0
-    result = supervise(struck, env=cache)
+    assert supervise(whole, env=unoptimised).code == 0
+    result = supervise(struck, env=unoptimised)
     assert result.code == 0
     reason = result.event("attempt-started", attempt=3)["reason"]
     assert "half the computations in flight and twice the gradient accumulation" in reason
@@ -92,18 +94,49 @@ def test_out_of_memory_twice_goes_on_with_more_accumulation_and_the_same_numbers
         np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
 
 
-def test_a_token_outside_the_vocabulary_is_tried_once_more(
+def test_a_record_that_cannot_be_used_ends_the_job_at_once(
     supervise: Supervise, model_dir: Path, tmp_path: Path, cache: dict[str, str]
 ) -> None:
     data = tmp_path / "data.jsonl"
-    records = [{"ids": [1, 2, 3, 4]}] * 300 + [{"ids": [5, 9999]}]
+    # more than is read before the job starts, or that would refuse it
+    records = [{"ids": [1, 2, 3, 4] * 700_000}, {"ids": [5, 9999]}]
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
     job = config(model_dir)
     job["trainer"]["fit"]["train_dataloader"] |= {"paths": str(data), "tokens_field": "ids"}
     result = supervise(job, env=cache)
-    assert (result.code, result.attempts) == (70, 2), result.log
-    told = f"{data}:301: token id 9999 at position 1 is outside the vocabulary"
+    assert (result.code, result.attempts) == (70, 1), result.log
+    assert result.summary["attempts"][-1]["failure"]["rule"] == "bad-data"
+    told = f"{data}:2: token id 9999 at position 1 is outside the vocabulary"
     assert told in result.events("attempt-failed")[-1]["root_cause"]
+
+
+UNTIL_TOLD = """
+import pathlib, sys, time
+place = pathlib.Path(sys.argv[1])
+while not any(b"mend it before" in log.read_bytes() for log in place.rglob("run.log")):
+    time.sleep(0.05)
+sys.exit(3)
+"""
+
+
+def test_a_broken_record_of_a_later_phase_is_told_while_the_first_one_runs(
+    supervise: Supervise, model_dir: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text(json.dumps({"text": "x" * (9 << 20)}) + '\n{"text": "fine"}\n{"txt": ""}\n')
+    first = command_config(model_dir, restart={"max_num_restarts": 0})
+    first["trainer"]["command"]["argv"] = [sys.executable, "-c", UNTIL_TOLD, str(model_dir)]
+    second = config(model_dir)
+    second["trainer"]["init"]["autorestart"] = first["trainer"]["init"]["autorestart"]
+    second["trainer"]["fit"]["validation"]["dataloader"]["paths"] = str(data)
+    for number, phase in enumerate((first, second), 1):
+        phase["trainer"]["name"] = f"phase{number}"
+    result = supervise({"trainer": [first, second]})
+    assert result.code != 0
+    told = result.event("data-unusable", phase="phase2")
+    assert told["level"] == "warning"
+    assert f"{data}:3: no text in the field 'text'" in told["text"]
+    assert "(fit.validation.dataloader): mend it before then" in told["text"]
 
 
 @pytest.mark.parametrize("missing", ["no-such.txt", "stdlib/no_such.py"])

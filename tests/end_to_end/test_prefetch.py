@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol import simulated
-from tests.running import Start
+from tests.running import UNOPTIMISED, Start
 
 from .test_training import config
 
@@ -24,7 +24,7 @@ def test_a_restart_on_a_smaller_rung_finds_its_steps_compiled(start: Start, tmp_
         "ladder": [4, 2],
         "deadlines": {"TRAINING": "10m"},
     }
-    running = start(job)
+    running = start(job, env={"XLA_FLAGS": UNOPTIMISED})
     running.wait_for_event("prefetch-done", 300.0, num_devices=2)  # it yields to all others
     (ready, began) = running.events("standby-ready") + running.events("prefetch-began")
     assert ready["time"] <= began["time"], "one at a time"

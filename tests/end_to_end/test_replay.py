@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.test_training import config
-from tests.running import Result
+from tests.forked import forked
+from tests.running import Result, Start, eventually, runs
 
 Supervise = Callable[..., Result]
 
 
 def replay(cache: dict[str, str], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "supervisor", "replay", *map(str, arguments)]
-    env = {**os.environ, **cache}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
+    return forked("replay", *arguments, env={**os.environ, **cache})
 
 
 PROMPT = "(Pdb) "
@@ -111,32 +113,109 @@ def test_a_step_is_computed_again_to_the_bit(
     assert "no difference: all steps up to 17" in same.stdout
 
 
+@pytest.mark.slow
 def test_each_phase_is_computed_again_from_where_it_started(
-    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+    supervise: Supervise, model_dir: Path, unoptimised: dict[str, str]
 ) -> None:
     phase = config(model_dir, max_steps=3)["trainer"]
     job = {"trainer": [{"trainer": {**phase, "name": name}} for name in ("first", "second")]}
-    assert supervise(job, env=cache).code == 0
+    assert supervise(job, env=unoptimised).code == 0
     for attempt in ("1", "2"):
-        done = replay(cache, model_dir, "--step", "2", "--attempt", attempt)
+        done = replay(unoptimised, model_dir, "--step", "2", "--attempt", attempt)
         assert done.returncode == 0, done.stderr
         _, *lines = done.stdout.splitlines()
         assert [line.endswith("(as recorded)") for line in lines[:2]] == [True, True], done.stdout
 
 
+@pytest.mark.slow
+def test_a_step_on_completions_is_computed_again_with_the_same_ones(
+    supervise: Supervise, model_dir: Path, unoptimised: dict[str, str]
+) -> None:
+    """From a checkpoint in the middle of a batch, and on into the next one. A device of its own
+    makes the completions."""
+    job = config(model_dir, 2, max_steps=9)
+    prompts = model_dir.with_name("prompts.jsonl")
+    prompts.write_text("".join(f'{{"ask": "{n}+{n}="}}\n' for n in range(8)))
+    job["trainer"]["init"]["grpo"] = {
+        "reward": "tests.training.rewarding:of_ascii",
+        "completion_length": 4,
+        "group_size": 4,
+        "num_iterations": 3,
+        "rollout": {"devices": 1},
+    }
+    fit = job["trainer"]["fit"]
+    fit["train_dataloader"] = {"paths": [str(prompts)], "sequence_length": 9, "prompt_field": "ask"}
+    del fit["validation"]
+    result = supervise(job, env=unoptimised)
+    assert result.code == 0, result.log
+    (told,) = result.events("rollout-mesh-chosen", attempt=1)
+    assert "completions are made on 1 of 2 devices" in told["text"]
+    done = replay(unoptimised, model_dir, "--step", "7")
+    assert done.returncode == 0, done.stderr
+    head, *lines = done.stdout.splitlines()
+    assert head.startswith("replays steps 6 to 7 from the checkpoint of step 5")
+    assert head.endswith("on 2 devices, of which the last 1 only make completions")
+    assert [line.endswith("(as recorded)") for line in lines[:2]] == [True, True], done.stdout
+    assert "reward " in lines[1]
+    shown, place = lines[-2:]
+    assert re.match(r"  sequence \d, loss \S+, reward 0?\.?\d+, .*kl \S+: \d\+\d=", shown), shown
+    assert re.search(r"    from .*prompts\.jsonl:\d+$", place), place
+    # step 6 takes the completions of step 4, which were made before the checkpoint
+    done = replay(unoptimised, model_dir, "--step", "6", "--json")
+    (inside,) = [each for each in json.loads(done.stdout)["told"] if "sequences" in each]
+    for each in inside["sequences"]:
+        number = int(each["text"].partition("+")[0])
+        assert each["records"] == [f"{prompts}:{number + 1}"]
+
+
+@pytest.mark.slow
 def test_data_with_a_relative_path_are_found_from_every_folder(
-    supervise: Supervise, model_dir: Path, cache: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    supervise: Supervise,
+    model_dir: Path,
+    unoptimised: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job, folder = config(model_dir, max_steps=3), model_dir.with_name("started")
     folder.mkdir()
     (folder / "data.txt").write_text("of this job alone " * 100)
     job["trainer"]["fit"]["train_dataloader"]["paths"] = ["data.txt"]
     monkeypatch.chdir(folder)
-    assert supervise(job, env=cache).code == 0
+    assert supervise(job, env=unoptimised).code == 0
     monkeypatch.chdir("/")
-    done = replay(cache, model_dir, "--step", "2")
+    done = replay(unoptimised, model_dir, "--step", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[2].endswith("(as recorded)")
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(pid) for pid in listed.read_text().split()] if listed.exists() else []
+
+
+def _has_two(process: subprocess.Popen[bytes]) -> bool:
+    return len(workers_of(process)) == 2
+
+
+def _none_runs(pids: list[int]) -> bool:
+    return not any(map(runs, pids))
+
+
+def test_no_process_of_a_replay_outlives_it_and_none_waits_for_a_dead_one(
+    start: Start, model_dir: Path, cache: dict[str, str]
+) -> None:
+    job = config(model_dir, 2, max_steps=3)
+    job["trainer"]["init"]["workers"] = 2
+    assert start(job, env=cache).result(120).code == 0
+    argv = [sys.executable, "-m", "supervisor", "replay", str(model_dir), "--step", "2"]
+    for strikes_the_replay in (True, False):
+        replaying = subprocess.Popen(argv, env={**os.environ, **cache}, stderr=subprocess.PIPE)
+        assert eventually(partial(_has_two, replaying), 60)
+        pids = workers_of(replaying)
+        os.kill(replaying.pid if strikes_the_replay else pids[1], signal.SIGKILL)
+        _, told = replaying.communicate(timeout=60)
+        assert eventually(partial(_none_runs, pids), 60)
+    assert replaying.returncode == 70
+    assert b"the replay ended with -9" in told
 
 
 def test_ctrl_c_is_for_the_debugger(
@@ -149,7 +228,7 @@ def test_ctrl_c_is_for_the_debugger(
     assert "KeyboardInterrupt" in debugger.told(PROMPT, b"\x03")
     then = debugger.told(PROMPT, b"p signal.sigtimedwait([], 2), replay.step\n")
     assert "(None, 2)" in then, then
-    debugger.told(PROMPT, b"c\n")
+    assert "Traceback" not in debugger.told("the end is no prompt", b"q\n")
     assert debugger.code() == 0
 
 
@@ -162,7 +241,7 @@ def test_a_nan_is_found_again_at_the_step_of_the_failure(
     assert result.code == 70, result.log
     done = replay(cache, model_dir)
     assert done.returncode == 0, done.stderr
-    assert "gradient_norm NaN or Inf" in done.stdout
+    assert re.search("gradient_norm (NaN|Inf),", done.stdout)
     assert "the run has no record of this step" in done.stdout
 
 

@@ -175,25 +175,25 @@ def test_a_missing_tpu_is_an_error_and_never_a_run_on_the_cpu(
 
 @pytest.mark.slow
 def test_two_phases_the_second_starts_from_the_parameters_of_the_first(
-    supervise: Supervise, model_dir: Path, cache: dict[str, str]
+    supervise: Supervise, model_dir: Path, unoptimised: dict[str, str]
 ) -> None:
     first, second = (config(model_dir, max_steps=5)["trainer"] for _ in range(2))
     first["name"], second["name"] = "base", "tune"
     second["init"]["loop"] |= {"max_steps": 3}
     job = {"trainer": [{"trainer": first}, {"trainer": second}]}
-    result = supervise(job, env=cache)
+    result = supervise(job, env=unoptimised)
     assert result.code == 0, result.log
     assert (model_dir / "checkpoints" / "base" / "5").is_dir()
     assert (model_dir / "checkpoints" / "tune" / "3").is_dir()
-    again = supervise(job, env=cache)
+    again = supervise(job, env=unoptimised)
     assert again.code == 0
     assert again.attempts == 2, "completed phases are not run again"
     second["init"]["loop"] |= {"max_steps": 4}
-    grown = supervise(job, env=cache)
+    grown = supervise(job, env=unoptimised)
     assert grown.code == 0
     assert grown.attempts == 3
     first["init"]["loop"] |= {"max_steps": 6}
-    refused = supervise(job, env=cache)
+    refused = supervise(job, env=unoptimised)
     assert refused.code == 78
     assert "the phase is complete and cannot be changed" in refused.err
 

@@ -3,8 +3,10 @@ bits."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ import pytest
 from supervisor.protocol.committed import committed_steps
 from tests.running import Running, Start, eventually
 from tests.training.harness import assert_same_bits, final_state
+from tests.training.test_retries import writes_fail
 from trainer.manifest import MANIFEST
 
+from .test_replay import replay
 from .test_training import config
 
 STEPS = 44
@@ -32,10 +36,10 @@ def two_workers(model_dir: Path, *faults: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_preempted_and_killed_as_one_they_end_with_the_same_bits(
-    start: Start, model_dir: Path, tmp_path: Path, cache: dict[str, str]
+    start: Start, model_dir: Path, tmp_path: Path, unoptimised: dict[str, str]
 ) -> None:
     whole = two_workers(tmp_path / "whole")
-    assert start(whole, env=cache).result(120).code == 0
+    assert start(whole, env=unoptimised).result(120).code == 0
 
     told = {"step": 8, "signal": "SIGTERM", "rank": 1}
     stopped = {"step": STOPPED, "signal": "SIGSTOP", "rank": 1}
@@ -43,7 +47,7 @@ def test_preempted_and_killed_as_one_they_end_with_the_same_bits(
     init = struck["trainer"]["init"]
     init["autorestart"]["standby"] = "imports"
     init["checkpoint"]["snapshot"] = {"every": 14}
-    running = start(struck, env=cache)
+    running = start(struck, env=unoptimised)
     (_, pid) = running.wait_for_event("workers-started", 120, attempt=2)["pids"]
 
     def are_ready() -> bool:
@@ -69,19 +73,23 @@ def test_preempted_and_killed_as_one_they_end_with_the_same_bits(
     assert_same_bits(
         final_state(struck, model_dir, STEPS), final_state(whole, tmp_path / "whole", STEPS)
     )
+    done = replay(unoptimised, tmp_path / "whole", "--step", "24")
+    printed = done.stdout.splitlines()
+    assert any(re.match(r"steps 1 to 23: .*\(each as recorded\)$", line) for line in printed), done
+    assert any(re.match(r"step 24: .*\(as recorded\)$", line) for line in printed), done
 
 
 @pytest.mark.slow
 def test_stopped_in_an_evaluation_they_go_on_with_it_as_one(
-    start: Start, model_dir: Path, tmp_path: Path, cache: dict[str, str]
+    start: Start, model_dir: Path, tmp_path: Path, unoptimised: dict[str, str]
 ) -> None:
     whole = two_workers(tmp_path / "whole")
     told = {"stage": "EVALUATING", "signal": "SIGTERM", "rank": 1}
     struck = two_workers(model_dir, told, {"step": 23, "signal": "SIGKILL", "rank": 0})
     for each in (whole, struck):  # long enough for all to hear of the signal
         each["trainer"]["fit"]["validation"]["steps"] = 300
-    assert start(whole, env=cache).result(120).code == 0
-    result = start(struck, env=cache).result(120)
+    assert start(whole, env=unoptimised).result(120).code == 0
+    result = start(struck, env=unoptimised).result(120)
     assert result.code == 0, result.log
     assert [each["starting_step"] for each in result.summary["attempts"]] == [0, 20, 20]
     assert b"validation stops after" in result.rank_log(1)
@@ -105,12 +113,28 @@ def _standbys(running: Running) -> int:
 
 @pytest.mark.slow
 def test_a_host_that_keeps_the_other_waiting_is_named(
-    start: Start, model_dir: Path, cache: dict[str, str]
+    start: Start, model_dir: Path, unoptimised: dict[str, str]
 ) -> None:
     job = two_workers(model_dir, {"step": 2, "slow_input": 0.5, "rank": 1})
-    result = start(job, env=cache).result(180)
+    result = start(job, env=unoptimised).result(180)
     assert result.code == 0, result.log
     told = result.event("straggler")
     assert (told["rank"], told["host"]) == (1, "host1")
     assert told["seconds"] > 0.5 > told["peers"]
     assert len(result.events("straggler")) == 1
+
+
+@pytest.mark.slow
+def test_the_worker_whose_storage_fails_is_blamed_and_not_the_one_that_heard_of_it(
+    start: Start, model_dir: Path, tmp_path: Path, unoptimised: dict[str, str]
+) -> None:
+    job = two_workers(model_dir)
+    job["trainer"]["init"]["checkpoint"]["every"] = 5
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    failing = writes_fail(faults, 1, [5, 10, 15, 20], errno.EIO)
+    result = start(job, env=unoptimised | {"PYTHONPATH": failing}).result(200)
+    failures = [one["failure"] for one in result.summary["attempts"] if one["failure"]]
+    assert failures, result.log
+    assert {one["rank"] for one in failures} == {1}, "process 0 has only heard of it"
+    assert all("Input/output error" in one["root_cause"] for one in failures)

@@ -191,6 +191,10 @@ class OnTheSimulatedMachine(Bench):
         """Have the workers do nothing from now on, as if they were stuck."""
         self._host.groups[self.launch.attempt].stuck = True
 
+    def leave_failure_record(self) -> None:
+        """Have the first worker fail as if threads kept its process."""
+        self._host.kept[str(self.launch.file(0, "failure.json"))] = b"{}"
+
     def commit(self, step: int) -> None:
         """See `Bench`."""
         self._host.work.commits(self.launch.phase, step)

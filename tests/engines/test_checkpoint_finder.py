@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.engines.checkpoint_finder import CheckpointFinder
 from supervisor.engines.checkpoint_search import Wanted, search_for
 from supervisor.engines.checkpoint_source import steps_in
-from supervisor.engines.handles import FoundPlace
+from supervisor.engines.handles import BegunAgain, FoundPlace
 from supervisor.protocol.committed import MARKER, METADATA
 from supervisor.protocol.epochs import SavedStep
 from tests.running import eventually
@@ -65,14 +66,18 @@ class Watched:
 class Bench:
     """An attempt of a program in `here`, its model_dir `here/run`."""
 
-    def __init__(self, here: Path, *argv: str, pids: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, here: Path, *argv: str, pids: tuple[int, ...] = (), known: str = "run/checkpoints"
+    ) -> None:
         self.here = here
         self.found: list[tuple[Path, tuple[int, ...]]] = []
         self.others: list[tuple[Path, Mapping[Path, int]]] = []
         self.watched: list[Path] = []
         model_dir = here / "run"
-        known, words = model_dir / "checkpoints", ("sh", *argv)
-        wanted = Wanted(known, model_dir, words, {}, (), False, None, lambda: pids, lambda: pids)
+        words = ("sh", *argv)
+        wanted = Wanted(
+            here / known, model_dir, words, {}, (), False, None, lambda: pids, lambda: pids
+        )
         search = search_for(wanted, here, (), time.time())
         self.finder = CheckpointFinder(
             search,
@@ -85,7 +90,11 @@ class Bench:
 
     def _on_found(self, place: FoundPlace) -> None:
         self.found.append((place.directory, tuple(step.number for step in place.steps)))
-        self.is_resumed = place.is_resumed
+        self.is_resumed, self.again = place.is_resumed, place.again
+
+    def has_seen(self, place: Path, step: int) -> bool:
+        """Whether `step` is the newest one that the finder knows in another directory."""
+        return self.finder._others.get(place) == step
 
     def ends(self) -> Path | None:
         """The attempt is over; returns what was found."""
@@ -97,8 +106,8 @@ class Bench:
 def attempt(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     benches: list[Bench] = []
 
-    def begin(*argv: str, pids: tuple[int, ...] = ()) -> Bench:
-        benches.append(Bench(tmp_path, *argv, pids=pids))
+    def begin(*argv: str, **wanted: Any) -> Bench:
+        benches.append(Bench(tmp_path, *argv, **wanted))
         return benches[-1]
 
     yield begin
@@ -150,6 +159,47 @@ def test_a_folder_that_a_process_makes_is_its_own(attempt: Attempt, tmp_path: Pa
     commit(tmp_path / "models", 5)
     assert eventually(lambda: bench.watched[1:] == [tmp_path / "models"])
     assert bench.ends() == tmp_path / "models"
+
+
+def test_who_writes_inside_a_step_of_another_job_does_not_save_there(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    out = tmp_path / "theirs"
+    bench = attempt("train.py")
+    commit(out, "step_7")
+    for inside in ("eval", "eval/x_1.json"):
+        bench.finder.note_written(str(out / "step_7" / inside))
+    commit(out, "step_8")
+    assert bench.ends() is None
+
+
+def test_who_writes_inside_a_step_that_is_not_committed_saves_there(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    out = tmp_path / "ours"
+    (out / "step_7").mkdir(parents=True)
+    bench = attempt("train.py")
+    bench.finder.note_written(str(out / "step_7" / "array_1"))
+    assert eventually(lambda: (out, "step_#") in bench.finder._written)
+    commit(out, "step_8")
+    assert bench.ends() == out
+
+
+def test_who_has_just_begun_to_save_in_a_folder_that_a_process_makes_is_another_job(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    commit(out, "seed2_step_10")
+    bench = attempt("train.py")
+    at = bench.finder._search.began - 0.5
+    os.utime(out / "seed2_step_10", (at, at))
+    bench.finder.note_written(str(out))
+    assert eventually(lambda: out in bench.finder._places)
+    commit(out, "seed2_step_20")
+    assert bench.ends() is None
+    bench.finder.note_written(str(out / "seed1_step_5"))
+    commit(out, "seed1_step_5")
+    assert bench.ends() == out
 
 
 def test_a_folder_that_is_named_needs_no_search_of_all_folders(
@@ -298,6 +348,38 @@ def test_other_directories_are_told_once_it_is_known_which_one_counts(
     assert bench.others[0][1].keys() == {critic}
 
 
+def test_a_directory_that_commits_after_it_is_known_which_one_counts_is_told(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    bench = attempt("train.py")
+    often, seldom = tmp_path / "run" / "ema", tmp_path / "run" / "checkpoints"
+    mark(often, 20)
+    bench.finder.note_written(str(often / "20"))
+    assert eventually(lambda: bench.watched[1:] == [often])
+    mark(often, 30)
+    bench.finder.note_written(str(often / "30"))
+    assert eventually(lambda: bench.finder._is_decided)
+    mark(seldom, 40)
+    bench.finder.note_written(str(seldom / "40"))
+    assert eventually(lambda: bench.others == [(often, {seldom: 40})])
+    assert bench.found == [(often, (20,))]
+
+
+def test_a_later_attempt_tells_only_of_directories_that_had_no_steps_before(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    known, old, new = (tmp_path / "run" / name for name in ("checkpoints", "critic", "ema"))
+    for place in (known, old):
+        commit(place, 5, OLD)
+    bench = attempt("train.py")
+    commit(known, 10)
+    assert eventually(lambda: bench.finder._is_decided)
+    for place in (old, new):
+        commit(place, 10)
+        bench.finder.note_written(str(place / "10"))
+    assert eventually(lambda: bench.others == [(known, {new: 10})])
+
+
 @pytest.mark.parametrize(("behind", "is_found"), [(30.0, True), (-120.0, True), (86400.0, False)])
 def test_what_was_not_there_is_new_although_the_clock_of_the_file_server_differs(
     attempt: Attempt, tmp_path: Path, behind: float, *, is_found: bool
@@ -388,6 +470,45 @@ def test_a_program_that_moves_on_is_followed(attempt: Attempt, tmp_path: Path) -
     assert bench.ends() == tmp_path / "out" / "version_1"
 
 
+@pytest.mark.parametrize(
+    ("known", "other", "steps", "is_again"),
+    [
+        ("runs/version_0", "runs/version_1", [2], True),
+        ("runs/version_0", "runs/version_1", [2, 4, 8], True),
+        ("runs/version_0", "runs/version_1", [6], False),
+        ("runs/last", "runs/best", [2], False),
+        ("runs/fold_0", "runs/fold_1", [2], False),
+    ],
+)
+def test_a_program_that_begins_again_in_a_folder_of_each_start_is_told_from_one_that_goes_on(
+    attempt: Attempt, tmp_path: Path, known: str, other: str, steps: list[int], *, is_again: bool
+) -> None:
+    last, place = tmp_path / known, tmp_path / other
+    commit(last, 5, OLD)
+    bench = attempt("train.py", "--workdir", "runs", known=known)
+    for step in steps:
+        commit(place, step)
+        bench.finder.note_written(str(place / str(step)))
+        assert eventually(partial(bench.has_seen, place, step))
+    assert bench.ends() == place
+    assert bench.again == (BegunAgain(2, last, 5) if is_again else None)
+
+
+def test_steps_that_are_copied_into_a_new_folder_were_restored(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    last, place = tmp_path / "runs" / "version_0", tmp_path / "runs" / "version_1"
+    for step in (5, 10):
+        commit(last, step, OLD)
+    bench = attempt("train.py", "--workdir", "runs", known="runs/version_0")
+    bench.finder.stop()
+    bench.finder._thread.join()  # so that one look sees both
+    for step in (5, 10):
+        commit(place, step)
+    assert bench.ends() == place
+    assert bench.again is None
+
+
 def test_of_several_the_first_by_name_is_taken(attempt: Attempt, tmp_path: Path) -> None:
     bench = attempt("train.py", "--workdir", "out")
     bench.finder.stop()
@@ -395,3 +516,16 @@ def test_of_several_the_first_by_name_is_taken(attempt: Attempt, tmp_path: Path)
     for name in ("critic", "actor"):
         commit(tmp_path / "out" / "checkpoints" / name, 5)
     assert bench.ends() == tmp_path / "out" / "checkpoints" / "actor"
+
+
+def test_a_link_that_cannot_be_read_does_not_end_the_search(
+    attempt: Attempt, tmp_path: Path, unreadable_link: Path
+) -> None:
+    """As /proc/1/fd/1, to which programs in a container write: its name is a number, too."""
+    (tmp_path / "logs").symlink_to(unreadable_link)
+    bench = attempt("train.py", f"--logs={tmp_path / 'logs'}")
+    bench.finder.note_written(str(tmp_path / "logs" / "1"))
+    bench.finder.note_written(str(unreadable_link / "1"))
+    commit(tmp_path / "elsewhere", 5)
+    bench.finder.note_written(str(tmp_path / "elsewhere" / "5"))
+    assert bench.ends() == tmp_path / "elsewhere"

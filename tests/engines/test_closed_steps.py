@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from supervisor.engines.closed_steps import ClosedSteps
 from supervisor.protocol.committed import committed_steps
 from supervisor.protocol.epochs import SavedStep
 from tests.checkpoints.samples import equinox, npz, transformers_files
-from tests.running import PATIENCE
+from tests.running import PATIENCE, runs
 
 WRITER = """
 import sys
@@ -226,39 +227,90 @@ def test_a_file_is_open_by_its_writer_alone(writer: Writer, tmp_path: Path) -> N
 
 
 STORM = """
-import sys
+import os, sys
 from pathlib import Path
 from tests.checkpoints.samples import equinox, flax_msgpack, npz, pickled, safetensors, torch_zip
-folder = Path(sys.argv[1])
 makers = {"eqx": equinox, "msgpack": flax_msgpack, "npz": npz, "pkl": pickled, "pt": torch_zip,
           "safetensors": safetensors}
 whole = {suffix: make() for suffix, make in makers.items()}
-print("ready", flush=True)
-for step in range(1, 1 << 20):
-    for suffix, data in whole.items():
-        with open(folder / f"{suffix}" / f"step_{step}.{suffix}", "wb", buffering=0) as file:
-            for at in range(0, len(data), 64):
-                file.write(data[at:at + 64])
+
+def write(folder):
+    for step in range(1, 1 << 20):
+        for suffix, data in whole.items():
+            with open(folder / f"{suffix}" / f"step_{step}.{suffix}", "wb", buffering=0) as file:
+                for at in range(0, len(data), 64):
+                    file.write(data[at:at + 64])
+
+for line in sys.stdin:
+    if (pid := os.fork()) == 0:
+        write(Path(line.strip()))
+    print(pid, flush=True)
+    os.waitpid(pid, 0)
+    print("gone", flush=True)
 """
+"""A program that forks a writer for each folder: all of them together import once."""
+
+
+class Storms:
+    """Starts writers, one after the other."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def start(self, folder: Path) -> int:
+        """Start a writer of steps in `folder`, which never ends; returns its pid."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{folder}\n")
+        self._process.stdin.flush()
+        return int(self._answer())
+
+    def wait(self) -> None:
+        """Wait until the writer that was killed is gone."""
+        assert self._answer() == "gone\n"
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
 
 
 @contextmanager
-def storm(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", STORM, str(folder)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def storms() -> Iterator[Storms]:
+    with subprocess.Popen(
+        [sys.executable, "-c", STORM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield Storms(process)
 
 
 def looks(folder: Path, steps: ClosedSteps, prove: Callable[[Path], bool]) -> set[Path]:
     return {path for _, path in committed_steps(folder, proven=prove)}
+
+
+def struck(writers: Storms, folder: Path, seconds: float) -> tuple[int, int]:
+    """Kill a writer after so many seconds, and look at its steps until then and afterwards; returns
+    how many counted, and in how many formats one was torn."""
+    suffixes = ["eqx", "msgpack", "npz", "pkl", "pt", "safetensors"]
+    for suffix in suffixes:
+        (folder / suffix).mkdir(parents=True)
+    of = {suffix: begun(folder / suffix) for suffix in suffixes}
+    pid = writers.start(folder)
+    killer = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))
+    killer.start()
+    seen: set[Path] = set()
+    while runs(pid):
+        for suffix in suffixes:
+            prove = partial(of[suffix].proves_now, workers=partial(list, [pid]))
+            seen |= looks(folder / suffix, of[suffix], prove)
+    writers.wait()
+    whole: dict[str, int] = {}
+    torn = 0
+    for suffix in suffixes:
+        prove = partial(of[suffix].proves_later, closed=False)
+        assert looks(folder / suffix, of[suffix], prove) <= seen
+        sizes = [path.stat().st_size for path in (folder / suffix).iterdir()]
+        whole[suffix] = max(sizes, default=0)
+        torn += any(size < whole[suffix] for size in sizes)
+    assert {path for path in seen if path.stat().st_size < whole[path.parent.name]} == set()
+    return len(seen), torn
 
 
 @pytest.mark.slow
@@ -266,30 +318,11 @@ def test_no_torn_step_counts_however_its_writer_is_killed(tmp_path: Path) -> Non
     seed = int(os.environ.get("SEED", random.randrange(1 << 32)))
     print(f"SEED={seed}")
     drawn, counted, torn = random.Random(seed), 0, 0
-    for number in range(200):
-        folder = tmp_path / str(number)
-        suffixes = ["eqx", "msgpack", "npz", "pkl", "pt", "safetensors"]
-        for suffix in suffixes:
-            (folder / suffix).mkdir(parents=True)
-        of = {suffix: begun(folder / suffix) for suffix in suffixes}
-        whole: dict[str, int] = {}
-        with storm(folder) as process:
-            killer = threading.Timer(drawn.uniform(0, 0.15), process.kill)
-            killer.start()
-            seen: set[Path] = set()
-            while process.poll() is None:
-                for suffix in suffixes:
-                    prove = partial(of[suffix].proves_now, workers=partial(list, [process.pid]))
-                    seen |= looks(folder / suffix, of[suffix], prove)
-            killer.join()
-        for suffix in suffixes:
-            prove = partial(of[suffix].proves_later, closed=False)
-            assert looks(folder / suffix, of[suffix], prove) <= seen
-            sizes = [path.stat().st_size for path in (folder / suffix).iterdir()]
-            whole[suffix] = max(sizes, default=0)
-            torn += any(size < whole[suffix] for size in sizes)
-        assert {path for path in seen if path.stat().st_size < whole[path.parent.name]} == set()
-        counted += len(seen)
+    with storms() as writers:
+        for number in range(200):
+            whole, broken = struck(writers, tmp_path / str(number), drawn.uniform(0, 0.15))
+            counted += whole
+            torn += broken
     print(f"{counted} whole steps counted, {torn} torn ones did not")
     assert counted
     assert torn

@@ -48,12 +48,24 @@ def test_people_hear_once_of_workers_that_do_nothing_for_minutes(tmp_path: Path)
     bench = started(tmp_path, Success())
     bench.stop_training()
     looks(bench, 58)
-    assert idle_notices(bench) == [], "not yet five minutes"
+    assert notices(bench, "workers-idle") == [], "not yet five minutes"
     looks(bench, 70)
-    (told,) = idle_notices(bench)
+    (told,) = notices(bench, "workers-idle")
     assert told.keys["seconds"] == 300.0
 
 
-def idle_notices(bench: OnTheSimulatedMachine) -> list[Notice]:
-    """What people were told of idle workers."""
-    return [told.text for told in bench.of(Noticed) if told.text.event == "workers-idle"]
+def test_people_hear_once_of_a_program_that_has_failed_and_does_not_end(tmp_path: Path) -> None:
+    bench = started(tmp_path, Success())
+    looks(bench, 9)
+    bench.leave_failure_record()
+    looks(bench, 5)
+    assert notices(bench, "rank-not-ended") == [], "it may save"
+    looks(bench, 9)
+    (told,) = notices(bench, "rank-not-ended")
+    assert told.keys == {"rank": 0}
+    assert bench.living() == 1
+
+
+def notices(bench: OnTheSimulatedMachine, event: str) -> list[Notice]:
+    """What people were told by this event."""
+    return [told.text for told in bench.of(Noticed) if told.text.event == event]

@@ -31,6 +31,7 @@ class Launched:
     attempt: int = 3
     success: Success = field(default_factory=Success)
     rules: Any = RULES
+    world_size: int = 2
 
     def file(self, rank: int, name: str) -> Path:
         return self.model_dir / f"{name}-{rank}"
@@ -41,6 +42,7 @@ class Judge:
     folder: Path
     told: list[str] = field(default_factory=list)
     success: Success = field(default_factory=Success)
+    world_size: int = 2
 
     def __call__(self, *codes: int, rules: Any = RULES, seen: Seen = NOTHING) -> WorkersGone:
         exits = [WorkerExit(rank, code=code) for rank, code in enumerate(codes)]
@@ -50,7 +52,10 @@ class Judge:
         self, exits: Sequence[WorkerExit], rules: Any = RULES, seen: Seen = NOTHING
     ) -> WorkersGone:
         plan = SimpleNamespace(argv=("python", "train.py"))
-        launch = cast(Any, Launched(self.folder, plan, success=self.success, rules=rules))
+        launched = Launched(
+            self.folder, plan, success=self.success, rules=rules, world_size=self.world_size
+        )
+        launch = cast(Any, launched)
         for end in exits:
             launch.file(end.rank, "log").write_text(LOG)
         return judged(1.0, _Files(), launch, exits, seen, None, self.told.append, str)
@@ -124,3 +129,17 @@ def test_only_what_ended_before_the_engine_killed_can_be_a_cause(tmp_path: Path)
     assert killed is not None
     assert (struck.rank, struck.struck) == (1, True)
     assert not killed.struck
+
+
+def test_where_there_is_one_worker_no_peer_is_told_of(tmp_path: Path) -> None:
+    refused = LOG.replace("ValueError: x", "ConnectionError: judge: connection refused")
+    seen = Seen({0: SeenRank(refused)})
+    alone, one_of_two = (Judge(tmp_path, world_size=size)(1, seen=seen).failure for size in (1, 2))
+    assert alone is not None
+    assert one_of_two is not None
+    assert (alone.verdict, alone.rule) == (one_of_two.verdict, one_of_two.rule)
+    assert one_of_two.cause == "lost a peer"
+    told = f"{alone.cause} {alone.reason} {alone.advice}"
+    assert "peer" not in told
+    assert "rank" not in told
+    assert "see what it connects to" in alone.advice

@@ -11,10 +11,16 @@ from typing import cast
 
 import pytest
 
-from supervisor.core.events import LossesNotFinite, WorkerReported, WorkersGone
+from supervisor.core.events import LossesNotFinite, LossSpiked, WorkerReported, WorkersGone
 from supervisor.engines.group import WorkerGroup
 from supervisor.engines.loss_watch import LossWatch
-from supervisor.protocol.messages import Message, NoticeMessage, StepMessage, encode
+from supervisor.protocol.loss_spikes import LossSpike
+from supervisor.protocol.messages import (
+    Message,
+    NoticeMessage,
+    StepMessage,
+    encode,
+)
 from tests.engines.benches import OnThisHost
 
 
@@ -115,3 +121,18 @@ def test_of_lines_that_were_read_together_the_loss_is_of_the_last() -> None:
     told = LossWatch().hear(group, reports, 0.0)
     assert told is not None
     assert (told.since, told.last) == (5, 9)
+
+
+def test_a_loss_that_stands_out_is_found_for_a_command_and_told_by_our_trainer(
+    tmp_path: Path,
+) -> None:
+    watch, group = LossWatch(), watched()
+    for number in range(1, 50):
+        assert watch.spike(group, step(number, 2.0)) is None
+    assert watch.spike(group, replace(step(50, 9.0), recognised=True)) is None
+    assert watch.spike(watched(1), step(50, 9.0)) is None, "another phase"
+    found = watch.spike(group, step(50, 9.0))
+    assert found == LossSpike(50, 9.0, 2.0, 2.1)
+    bench = saying(tmp_path, found, step(51, 2.0))
+    heard(bench, 51)
+    assert [(each.attempt, each.spike) for each in bench.of(LossSpiked)] == [(3, found)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fleet.ray_nodes import TOKEN, RayNodes, ray_nodes
-from tests.running import child_pids
+from tests.running import child_pids, children
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +24,7 @@ def _ray() -> Iterator[RayNodes]:
 def ray(_ray: RayNodes, monkeypatch: pytest.MonkeyPatch) -> RayNodes:
     """A head and two more nodes; this process has the token."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    _ray.settle()  # what an earlier test has killed is no host of this one
     return _ray
 
 
@@ -35,7 +36,8 @@ def own_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
     with ray_nodes() as nodes:
         yield nodes
     # Ray's agents overwrite their environment, so no mark finds them. Where orphans become children
-    # of this process, they take it for their node, and live on.
-    for pid in child_pids() - before:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    # of this process, they take it for their node, and live on. What forks for `start` stays.
+    for pid, command in children().items():
+        if pid not in before and "tests.forked" not in command:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

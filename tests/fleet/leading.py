@@ -41,6 +41,7 @@ class Leader:
         before: float = 0.0,
         announcer: str = "none",
         lost_after: float = LOST_AFTER,
+        began: float | None = None,
     ) -> None:
         self.cluster, self.size = cluster, size
         self.clock = SystemClock()
@@ -49,7 +50,15 @@ class Leader:
         owner = folder / "owner"
         owner.write_text(json.dumps({"token": "t" * 32}))
         leadership = Leadership(
-            epoch, writer(), lost_after, f"job-{epoch}", str(owner), "t" * 32, before, announcer
+            epoch,
+            writer(),
+            lost_after,
+            f"job-{epoch}",
+            str(owner),
+            "t" * 32,
+            before,
+            announcer,
+            began=began,
         )
         self.line = Line(cluster, self.reactor)
         self.engine = FleetEngine(

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from supervisor.engines.fleet.agent_process import MACHINE
-from tests.running import eventually, marked
+from tests.running import PATIENCE, eventually, marked
 
 TOKEN = "the-token-of-the-cluster-of-these-tests"
 MARK = "RAY_NODE_OF_TESTS"
@@ -32,6 +32,8 @@ class RayNodes:
     marks: list[str] = field(default_factory=list)
     is_open: bool = False
     """Whether the cluster has no token."""
+    _vanished: bool = False
+    """Whether the head may still take a node that was killed for alive."""
 
     @property
     def address(self) -> str:
@@ -69,7 +71,7 @@ class RayNodes:
             },
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=120,
+            timeout=PATIENCE,
             check=False,
         )
         assert started.returncode == 0, (started.stdout + started.stderr).decode()
@@ -92,6 +94,22 @@ class RayNodes:
                     os.waitpid(pid, 0)
             eventually(lambda: not marked(f"{MARK}={mark}"), 1.0)
         self.marks.remove(mark)
+        self._vanished = True
+
+    def settle(self) -> None:
+        """Wait until the head knows of no node but those that run.
+
+        It takes seconds to miss a machine that vanished, and lists it as alive so long.
+        """
+        if not self._vanished:
+            return
+        subprocess.run(
+            [sys.executable, "-P", "-c", _SETTLED, self.address, str(len(self.marks))],
+            env={**os.environ, **self._token()},
+            timeout=PATIENCE,
+            check=True,
+        )
+        self._vanished = False
 
     def process(self, mark: str, name: str) -> psutil.Process:
         """The process of a node with this name."""
@@ -99,6 +117,12 @@ class RayNodes:
         return next(process for process in found if process.name() == name)
 
 
+_SETTLED = """
+import sys, time, ray
+ray.init(sys.argv[1], log_to_driver=False, configure_logging=False)
+while sum(node["Alive"] for node in ray.nodes()) != int(sys.argv[2]):
+    time.sleep(0.1)
+"""
 _HEAD = ["--head", "--port=0", "--include-dashboard=false"]
 TUNED = {
     "RAY_health_check_initial_delay_ms": "1000",

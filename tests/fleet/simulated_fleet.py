@@ -31,6 +31,7 @@ from supervisor.core.events import (
     WorkersObserved,
     WorkersStarted,
 )
+from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure, RankEvidence, WorkerExit
 from supervisor.diagnosis.outcome import Charge
 from supervisor.engines.fleet.agent import Agent
@@ -41,9 +42,11 @@ from supervisor.engines.fleet.fleet_messages import Hello, command_of, encoded
 from supervisor.engines.fleet.transport import Listener, Node
 from supervisor.engines.judging import Seen
 from supervisor.engines.launch import Launch
+from supervisor.history.fold import History
 from supervisor.history.writer import writer
 from supervisor.host.identity import Identity
 from supervisor.host.notice import Notice
+from supervisor.ports import Transition
 from supervisor.protocol.messages import StepMessage
 from tests.engines.benches import NoCache, launch_in
 
@@ -279,7 +282,7 @@ class _NoFiles:
     def unproven_step(self, *_: object) -> None:
         """There is none."""
 
-    def torn_step(self, *_: object) -> None:
+    def torn_step(self, *_: object, **__: object) -> None:
         """There is none."""
 
     def free_bytes(self, *_: object) -> None:
@@ -317,6 +320,10 @@ class World:
         """The version of supervise on each node that has another one."""
         self.token: str | None = None
         """The token in the owner file of model_dir; None: hosts are not compared by it."""
+        self.config = ""
+        """The digest of the config with which all hosts were started; empty: they are not told."""
+        self.configs: dict[str, str] = {}
+        """The digest on each node that has another one."""
         self.blind: set[str] = set()
         """The nodes that do not see model_dir."""
         self.unfit: dict[str, tuple[str, str]] = {}
@@ -324,6 +331,8 @@ class World:
         self.placings: Counter[str] = Counter()
         """How often an agent was to be started, by node."""
         self.leader: Leader | None = None
+        self.history = History()
+        """What the journal has of the leaders so far: their configs, and the ends of attempts."""
         self.messages = 0
 
     def later(self, delay: float, callback: Callable[[], None]) -> None:
@@ -371,7 +380,8 @@ class World:
             if isinstance(report, Hello):
                 version = self.versions.get(node, report.version)
                 token = None if node in self.blind else self.token
-                report = replace(report, version=version, token=token)
+                config = self.configs.get(node, self.config)
+                report = replace(report, version=version, token=token, config=config)
             payload = encoded(report)
             self.carry(lambda: self._to_leader(name, payload), is_open=host.to_leader)
 
@@ -500,9 +510,12 @@ class Leader:
         spares: int,
         *,
         looks_first: bool = False,
+        lost_after: float = LOST_AFTER,
+        units: tuple[str, ...] = (),
     ) -> None:
         """`attempt` is the last one of the leader before it; 0: there was none. `looks_first`: its
-        core asks for a probe before the first attempt."""
+        core asks for a probe before the first attempt. `units`: the hosts of the last attempt, on
+        which its core starts the next one."""
         self.world, self.size, self.attempt = world, size, attempt
         self.inherited = attempt
         """An attempt of an earlier leader, whose end the core charges to nobody."""
@@ -510,11 +523,14 @@ class Leader:
         self.process.on_event = self._on_event
         self.phase = "idle"
         self.looks = 0
+        self.units = units
         self.probed: DevicesProbed | None = None
         """The last answer to a probe; None: there was none."""
         self.ran_since = 0.0
         self.sent: Counter[str] = Counter()
         """How many commands of each kind it has sent."""
+        self.backoff = 0.0
+        """Seconds that its core waits after a failure before it starts the next attempt."""
         self.always_looks = False
         """Whether its core asks for a probe after each failure."""
         self.took_standbys = False
@@ -522,12 +538,17 @@ class Leader:
         self.notices: list[Notice] = []
         """What it has told people."""
         self.failures: list[Failure] = []
-        """How its attempts have ended."""
+        """How its attempts have ended, or why they could not be started."""
         self.leaves = ""
         """Why the present attempt moves off hosts; empty: it does not."""
         world.leader = self
+        before = world.history.longest_lost_after
+        config = [{"trainer": {"init": {"hosts": {"lost_after": lost_after}}}}]
+        world.history.apply_config(config, ())
         name, file = f"job-{epoch}", "/shared/owner" if world.token is not None else ""
-        leadership = Leadership(epoch, writer(), LOST_AFTER, name, file, world.token)
+        leadership = Leadership(
+            epoch, writer(), lost_after, name, file, world.token, before, config=world.config
+        )
         self.engine = FleetEngine(
             self,
             self.process,
@@ -544,7 +565,7 @@ class Leader:
         elif looks_first:
             self._look()
         else:
-            self._start()
+            self._start(units)
 
     def _launch(self) -> Launch:
         launch = launch_in(Path("/nowhere"), ("train",), self.size)
@@ -589,8 +610,7 @@ class Leader:
                 self.process.call_later(0.1, self._kill)
             case LaunchFailed(attempt=self.attempt, failure=failure):
                 assert failure.charge is Charge.NOTHING, failure
-                self.phase = "idle"
-                self.process.call_later(1.0, self._start)
+                self._not_started()
             case HostsLeaving(attempt=self.attempt) if self.phase == "running":
                 self.phase, self.leaves = "leaving", event.reason
                 self.process.call_later(2.0, self._kill)  # a save
@@ -603,19 +623,33 @@ class Leader:
                 self.phase, self.leaves = "idle", ""
                 self._look()
             case WorkersGone(attempt=self.attempt, failure=failure) if self.phase == "killing":
-                is_ours = self.attempt > self.inherited and self.attempt not in self.world.failed
-                if is_ours and failure is not None:
-                    assert failure.charge is Charge.NOTHING, failure
-                self.phase = "idle"
-                is_suspect = failure is not None and failure.hardware
-                go_on = self._look if is_suspect or self.always_looks else self._start
-                go_on()
+                self._ended(failure)
+
+    def _ended(self, failure: Failure | None) -> None:
+        is_ours = self.attempt > self.inherited and self.attempt not in self.world.failed
+        if is_ours and failure is not None:
+            assert failure.charge is Charge.NOTHING, failure
+        self.phase = "idle"
+        is_suspect = failure is not None and failure.hardware
+        if is_suspect or self.always_looks:
+            self._look()
+        else:
+            self.process.call_later(self.backoff, lambda: self._start(self.units))
+
+    def _not_started(self) -> None:
+        self.phase = "idle"
+        self.process.call_later(1.0, self._look if self.units else self._start)
+        self.units = ()
 
     def _keep(self, event: Event) -> None:
+        if isinstance(event, WorkersGone) and event.attempt == self.attempt:
+            state = JobState(attempt=self.attempt)
+            ended = Transition(event, state, state, (), self.process.wall())
+            self.world.history.apply_transition(ended)
         match event:
             case Noticed(text=Notice() as told):
                 self.notices.append(told)
-            case WorkersGone(failure=Failure() as failure):
+            case WorkersGone(failure=Failure() as failure) | LaunchFailed(failure=failure):
                 self.failures.append(failure)
 
     def die(self) -> None:

@@ -50,11 +50,12 @@ def on_two_hosts(ray: RayNodes, model_dir: Path, *faults: dict[str, Any]) -> dic
 
 @pytest.mark.slow
 def test_after_a_killed_rank_and_a_lost_node_it_ends_with_the_bits_of_an_undisturbed_run(
-    own_ray: RayNodes, start: Start, tmp_path: Path
+    own_ray: RayNodes, start: Start, tmp_path: Path, unoptimised: dict[str, str]
 ) -> None:
-    own_ray.start(num_cpus=0)  # the head has no rank, so the node of each may be lost
+    # The head has no rank, so the node of each may be lost.
+    own_ray.start(num_cpus=0, environ=unoptimised)
     for _ in range(3):
-        own_ray.start()
+        own_ray.start(environ=unoptimised)
     whole = on_two_hosts(own_ray, tmp_path / "whole")
     assert ended(start(whole)) == [1]
 

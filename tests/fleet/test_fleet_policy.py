@@ -22,8 +22,8 @@ from supervisor.engines.fleet.fleet_messages import (
     RankEnd,
     Started,
 )
-from supervisor.engines.fleet.on_ray import lost_after_in
 from supervisor.engines.fleet.transport import Node
+from supervisor.history.past import lost_after_in
 from supervisor.host.identity import Identity
 
 LOST_AFTER = 10.0
@@ -102,6 +102,8 @@ def test_two_agents_of_one_machine_are_told_apart_and_the_second_is_not_used() -
     fleet.introduced("n1", hello("n0"), 0.0, "")
     assert [host.agent for host in fleet.ready(0.0)] == ["n0"]
     assert "another agent" in fleet.hosts["n1"].why_not_ready(0.0, LOST_AFTER)
+    fleet.introduced("n0", hello("n0"), 0.0, "")
+    assert [host.agent for host in fleet.ready(0.0)] == ["n0"], "the first one says it again"
 
 
 def test_a_lost_agent_is_replaced_and_remembered_until_nothing_of_it_can_live() -> None:
@@ -128,6 +130,17 @@ def test_previous_members_come_before_spares_and_draining_hosts_last() -> None:
     assert [host.node.id for host in chosen] == ["n3", "n1"]
     fleet.seen(replace(host.node, draining="n3" * (host.agent == "n3")) for host in chosen)
     assert [host.node.id for host in fleet.choose(2, ("n3", "n1"), 0.0)] == ["n1", "n0"]
+
+
+def test_that_all_nodes_leave_is_known_only_of_nodes_that_were_seen() -> None:
+    """The agents of an earlier leader are found before the nodes, and one has announced its end."""
+    fleet = fleet_of("n0", "n1")
+    fleet.questioned("n0", Question(1, 3, None, None, 2, leaving="preempted"), 0.0)
+    assert not fleet.all_leave
+    fleet.seen([])
+    assert not fleet.all_leave
+    fleet.seen([Node("n0", "10.0.0.1")])
+    assert fleet.all_leave
 
 
 def test_a_host_with_a_standby_comes_first_unless_that_parts_a_slice() -> None:
@@ -159,6 +172,9 @@ def test_hosts_are_used_in_whole_slices() -> None:
     )
     before = ("n2", "n3", "n0", "n1")
     assert [host.node.id for host in fleet.choose(4, before, 0.0)] == [*before]
+    fleet.left_out = frozenset({"n0"})
+    assert [host.node.id for host in fleet.choose(4, before, 0.0)] == ["n2", "n3", "n4", "n5"]
+    fleet.left_out = frozenset()
     fleet.lost("n3", "gone", 0.0)
     assert [host.node.id for host in fleet.choose(4, before, 0.0)] == ["n0", "n1", "n4", "n5"]
     fleet.lost("n5", "gone", 0.0)

@@ -7,6 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.engines.fleet.capacity_look import FIRST_JOIN
+from supervisor.engines.fleet.fleet_messages import Lead, encoded
+from supervisor.engines.fleet.transport import Node
 from supervisor.history.writer import writer
 from tests.fleet.simulated_fleet import (
     BROKEN,
@@ -103,6 +106,112 @@ def test_no_two_attempts_live_and_the_job_goes_on_once_nothing_goes_wrong(seed: 
     assert there - frozen <= prepared, "each host has a standby; a second agent of it has none"
 
 
+def cut_off(lost_after: float) -> tuple[World, SimulatedHost]:
+    """A job on two hosts, with a spare, whose leader dies; one of the hosts is cut off before."""
+    world = World(3, nodes=3, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 1, lost_after=lost_after)
+    world.pass_time(20.0)
+    assert (leader.phase, leader.engine.nodes) == ("running", ("n0", "n1"))
+    (host,) = (host for host in world.hosts.values() if host.name == "n1")
+    host.to_agent = host.to_leader = False
+    leader.die()
+    return world, host
+
+
+def test_what_a_leader_has_promised_outlives_leaders_that_no_agent_has_heard() -> None:
+    """Each that follows has a shorter `lost_after`, and none reaches the host that is cut off."""
+    world, host = cut_off(4.5 * LOST_AFTER)
+    Leader(world, 2, 1, 2, 1, lost_after=4.0).die()
+    leader = Leader(world, 3, 1, 2, 1, lost_after=4.0)
+    while host.launch is not None:
+        assert leader.attempt == 1, "a rank of attempt 1 lives"
+        world.pass_time(world.now + 0.5)
+    world.pass_time(world.now + 10.0)
+    assert (leader.phase, leader.attempt) == ("running", 2)
+    leader.die()
+    leader = Leader(world, 4, 2, 2, 1, lost_after=4.0)
+    assert world.history.longest_lost_after == 4.0, "nothing of the first leader can live"
+
+
+def test_a_host_that_the_fence_has_counted_out_gives_way_to_a_spare_at_once() -> None:
+    """The next leader's core knows nothing of it, and asks for the hosts of the last attempt."""
+    world, _ = cut_off(LOST_AFTER)
+    leader = Leader(world, 2, 1, 2, 1, units=("n0", "n1"))
+    began = world.now
+    world.pass_time(began + LOST_AFTER + 1.0 + LOST_AFTER / 4 + 3.0)
+    assert leader.phase == "running", "the fence, the last chance of an agent, and two starts"
+    assert leader.engine.nodes == ("n0", "n2")
+
+
+def test_the_hosts_of_a_job_that_was_queued_again_have_time_to_join() -> None:
+    """A batch system starts the cluster anew, and its hosts come one after the other."""
+    world = World(3, nodes=1, loses=0.0)
+    leader = Leader(world, 2, 0, 2, 0, units=("n0", "n1"))
+    world.pass_time(10.0)
+    assert (leader.phase, leader.attempt, leader.failures) == ("starting", 1, [])
+    world.nodes["n1"] = Node("n1", "10.0.0.1")
+    world.show_nodes()
+    world.pass_time(20.0)
+    assert (leader.phase, leader.attempt) == ("running", 1)
+    assert leader.engine.nodes == ("n0", "n1")
+
+
+def test_a_node_that_has_left_a_cluster_with_our_agents_gives_way_to_a_spare_at_once() -> None:
+    """Those agents are of the leader before, so the cluster is not a new one."""
+    world = World(3, nodes=3, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 1)
+    world.pass_time(20.0)
+    leader.die()
+    (agent,) = (agent for agent, host in world.hosts.items() if host.name == "n1")
+    world.kill_agent(world.hosts[agent])
+    world.hosts.pop(agent, None)
+    del world.nodes["n1"]
+    leader = Leader(world, 2, 1, 2, 1, units=("n0", "n1"))
+    world.pass_time(world.now + LOST_AFTER + 1.0 + LOST_AFTER / 4 + 3.0)
+    assert (leader.phase, leader.engine.nodes) == ("running", ("n0", "n2"))
+
+
+def test_a_host_that_does_not_join_again_is_not_waited_for_without_end() -> None:
+    world = World(3, nodes=1, loses=0.0)
+    leader = Leader(world, 2, 0, 2, 0, units=("n0", "n1"))
+    world.pass_time(FIRST_JOIN + 1.0)
+    assert leader.attempt == 1
+    assert leader.phase != "starting"
+    why = "1 of 2 hosts is ready; host n1: the cluster does not show it"
+    assert [failure.root_cause for failure in leader.failures] == [why]
+
+
+def test_a_host_that_is_lost_between_two_attempts_is_named_and_a_spare_used_at_once() -> None:
+    """All that this leader knew of it is forgotten before the next attempt asks for it."""
+    world = World(3, nodes=4, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 1)
+    world.pass_time(20.0)
+    assert (leader.phase, leader.engine.nodes) == ("running", ("n0", "n1"))
+    leader.units, leader.backoff = leader.engine.nodes, 60.0
+    host_of(world, "n0").fail_rank()
+    world.pass_time(25.0)
+    assert leader.phase == "idle"
+    del world.nodes["n1"]
+    world.kill_agent(host_of(world, "n1"))
+    world.show_nodes()
+    world.pass_time(80.0 + LOST_AFTER / 4 + 3.0)
+    assert (leader.phase, leader.engine.nodes) == ("running", ("n0", "n2"))
+    lost = "host n1 is lost: the cluster does not show it"
+    assert [told for told in leader.notices if told.event == "host-lost"] == [lost]
+    assert leader.failures[-1].root_cause == lost
+
+
+def test_an_agent_that_has_heard_a_new_leader_keeps_to_its_time() -> None:
+    """The new leader counts from the question that it has answered, also if the answer is lost."""
+    world, host = cut_off(4.5 * LOST_AFTER)
+    world.pass_time(world.now + 1.0)
+    host.agent.heard(encoded(Lead(2, writer(), 4.0, "", "none")))
+    world.pass_time(world.now + 3.9)
+    assert host.launch is not None
+    world.pass_time(world.now + 0.2)
+    assert host.launch is None
+
+
 def drained(*names: str, nodes: int, announced: Sequence[str] = ()) -> Leader:
     """A job on two hosts that trains, and then hears that these nodes go in a minute. Those in
     `announced` say so themselves."""
@@ -124,6 +233,23 @@ def test_a_job_moves_off_a_host_that_is_drained_and_the_others_keep_their_ranks(
     assert leader.engine.nodes == ("n2", "n1")
     leader.world.pass_time(120.0)
     assert (leader.phase, leader.attempt) == ("running", 2), "the host goes, and nobody needs it"
+
+
+@pytest.mark.parametrize("units", [(), ("n0", "n1")])
+def test_a_host_that_is_drained_before_the_start_is_not_used_and_told(
+    units: tuple[str, ...],
+) -> None:
+    """`units`: the hosts that the leader before has used."""
+    world = World(3, nodes=3, loses=0.0)
+    world.nodes["n1"] = replace(world.nodes["n1"], draining="it is drained until noon")
+    leader = Leader(world, 1, 0, 2, 1, units=units)
+    world.pass_time(20.0)
+    assert (leader.phase, leader.engine.nodes) == ("running", ("n0", "n2"))
+    assert world.placings["n1"] == 0
+    told = [told for told in leader.notices if told.event == "host-unusable"]
+    assert told == ["host n1 is not used: it is drained until noon"]
+    lost = "host n1 is lost: it is about to go: it is drained until noon"
+    assert [failure.root_cause for failure in leader.failures] == [lost] * bool(units)
 
 
 def test_a_job_moves_off_a_host_that_announces_its_own_end() -> None:
@@ -205,9 +331,10 @@ def test_while_the_head_is_away_no_host_is_blamed() -> None:
 
 
 def test_hosts_that_only_a_person_can_mend_end_the_wait_at_once_and_are_named() -> None:
-    world = World(3, nodes=3, loses=0.0)
+    world = World(3, nodes=4, loses=0.0)
     world.token, world.blind = "t", {"n2"}
     world.versions = {"n0": "0.1", "n1": "0.1"}
+    world.config, world.configs = "mine", {"n3": "another"}
     leader = Leader(world, 1, 0, 2, 0, looks_first=True)
     world.pass_time(9.0)
     assert leader.probed is None, "a shared folder may show what is new a moment later"
@@ -218,7 +345,9 @@ def test_hosts_that_only_a_person_can_mend_end_the_wait_at_once_and_are_named() 
     assert probed.obstacle.lasts
     assert f"host n0, n1: it has supervise 0.1, and this host {writer()}" in probed.obstacle.reason
     assert "host n2: it does not see this model_dir (/shared/owner" in probed.obstacle.reason
+    assert "host n3: `supervise gang` was started there with another" in probed.obstacle.reason
     assert f"install supervise {writer()} on each host" in probed.obstacle.advice
+    assert "the same config file and the same --set options" in probed.obstacle.advice
     assert "a folder that all hosts share" in probed.obstacle.advice
 
 
@@ -229,9 +358,14 @@ def test_a_host_that_can_be_used_is_waited_with_and_one_that_is_mended_is_used()
     world.pass_time(45.0)
     assert leader.probed is not None
     assert (leader.probed.healthy, leader.probed.obstacle) == (("n0",), None)
+    unfit = leader.probed.unfit
+    assert unfit is not None
+    assert unfit.number == 1
+    assert "host n1: it does not see this model_dir (/shared/owner" in unfit.reason
+    assert "a folder that all hosts share" in unfit.advice
     world.blind.clear()
     world.pass_time(90.0)
-    assert leader.probed.healthy == ("n0", "n1")
+    assert (leader.probed.healthy, leader.probed.unfit) == (("n0", "n1"), None)
     assert leader.phase == "running"
 
 
@@ -339,7 +473,7 @@ def test_a_host_that_is_lost_long_after_a_sleep_is_to_blame() -> None:
     world = World(3, nodes=3, loses=0.0)
     leader = Leader(world, 1, 0, 2, 1)
     world.pass_time(20.0)
-    paused(world, leader, 0.6 * LOST_AFTER)
+    paused(world, leader, 0.7 * LOST_AFTER)
     world.pass_time(world.now + 2 * LOST_AFTER)
     assert (leader.phase, leader.attempt) == ("running", 1)
     host = host_of(world, "n0")

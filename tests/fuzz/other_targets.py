@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from supervisor.adapters.platforms.secret_manager import SecretError, SecretManager
 from supervisor.adapters.processes.leftovers import (
     UntrustedRecordError,
@@ -18,6 +20,8 @@ from supervisor.adapters.processes.leftovers import (
 from supervisor.adapters.stores.env_file import read_env_file
 from supervisor.checkpoints import step_manifest
 from supervisor.checkpoints.step_check import check_newest
+from supervisor.config.training.pretrained import PretrainedError, read_shape
+from supervisor.config.training.safetensors import read_headers
 from supervisor.host import tree
 from supervisor.host.identity import Identity
 from supervisor.host.process_record import NAME, RecordOrigin, folder
@@ -27,7 +31,10 @@ from tests.fuzz.target import Target, in_file
 from trainer.fence import Fence, FencedError
 from trainer.ledger import Ledger
 from trainer.manifest import MANIFEST, DamagedError, read_manifest, write_manifest
+from trainer.safetensors_writer import Written, write_weights
 from trainer.slots import DamagedRecordError, Slots
+
+_MODEL = Path(__file__).parents[1] / "training" / "pretrained" / "llama"
 
 
 def other_targets(place: Path, host: str, answer: Callable[[bytes], None]) -> Iterator[Target]:
@@ -48,7 +55,31 @@ def other_targets(place: Path, host: str, answer: Callable[[bytes], None]) -> It
     yield _step_manifest(place / "verified")
     yield _fence(place / "owner.json")
     yield Target("snapshot", _snapshot(), _resumed)
+    yield from _pretrained(place / "pretrained")
     yield _secret(host, answer)
+
+
+def _pretrained(model: Path) -> Iterator[Target]:
+    """The files of a pretrained model: its shape, and the header of its weights."""
+    config, weights = model / "config.json", model / "weights" / "model.safetensors"
+    sample = (_MODEL / "config.json").read_bytes()
+    yield in_file(
+        "config.json", sample, config, lambda: read_shape(model), PretrainedError, OSError
+    )
+    tensors = {
+        name: Written("F32", shape, partial(np.ones, shape))
+        for name, shape in (("model.norm.weight", (4,)), ("lm_head.weight", (2, 3)))
+    }
+    weights.parent.mkdir(parents=True)
+    write_weights(weights.parent, tensors, {"F32": np.float32}, 1 << 20)
+    yield in_file(
+        "safetensors",
+        weights.read_bytes(),
+        weights,
+        lambda: read_headers(weights.parent),
+        PretrainedError,
+        OSError,
+    )
 
 
 def _record(model_dir: Path) -> Target:

@@ -1,8 +1,8 @@
 """Stands in for Ray's command: a head that listens, members that wait, drained by SIGTERM.
 
-It is copied to a folder on PATH as `ray`. Each start writes a line into `starts` beside it. While a
-file `fails` is there, each start fails; while `locks-up` is there, it does not end by itself. A
-member needs the token of the head, as Ray's do.
+It is copied to the folder of a Python as `ray`. Each start writes a line into `starts` beside it.
+While a file `fails` is there, each start fails; while `locks-up` is there, it does not end by
+itself. A member needs the token of the head, as Ray's do.
 """
 
 import json
@@ -25,6 +25,7 @@ drain = os.environ["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]
 
 def say(what: str) -> None:
     told = {"what": what, "pid": os.getpid(), "head": "--head" in arguments, "drain": drain}
+    told["config"] = os.environ["SUPERVISE_GANG_CONFIG"]
     with (HERE / "starts").open("a") as file:
         file.write(json.dumps(told) + "\n")
 

@@ -46,6 +46,10 @@ class Hosts:
         self.mark = mark
         self.bin = folder / "bin"
         self.bin.mkdir()
+        python = Path(sys.executable)  # one whose own `ray` is the stand-in
+        (self.bin / "python").symlink_to(python)
+        for name in ("lib", "pyvenv.cfg"):
+            (folder / name).symlink_to(python.parents[1] / name)
         fake = (Path(__file__).parent / "fake_ray.py").read_text()
         (self.bin / "ray").write_text(f"#!{sys.executable}\n{fake}")
         (self.bin / "ray").chmod(0o755)
@@ -66,14 +70,13 @@ class Hosts:
         self.running: list[subprocess.Popen[bytes]] = []
 
     def start(self, index: int, *options: str, launch: str = "one") -> subprocess.Popen[bytes]:
-        path = f"{self.bin}:{os.environ['PATH']}"
-        command = [sys.executable, "-m", "supervisor", "gang", "trainer.yaml", *options]
+        command = [str(self.bin / "python"), "-m", "supervisor", "gang", "trainer.yaml", *options]
         command += ["--index", str(index), "--head", self.head, "--launch", launch]
         with self._output(len(self.running)).open("wb") as file:
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env={**os.environ, **self.mark, "PATH": path},
+                env={**os.environ, **self.mark},
                 stdout=file,
                 stderr=file,
             )
@@ -127,7 +130,7 @@ def code_of(process: subprocess.Popen[bytes]) -> int:
 
 @pytest.mark.parametrize(("program", "code"), [(3, 76), pytest.param(0, 0, marks=pytest.mark.slow)])
 def test_all_end_with_the_code_of_the_leader(hosts: Hosts, program: int, code: int) -> None:
-    late = hosts.start(2)
+    late = hosts.start(2, "--set=trainer.init.autorestart.grace_period=20s")
     leader = hosts.start(0)
     member = hosts.start(1)
     hosts.wait(lambda: len(hosts.told("started")) == 2)
@@ -139,13 +142,18 @@ def test_all_end_with_the_code_of_the_leader(hosts: Hosts, program: int, code: i
     (head,) = hosts.told("started", head=True)
     assert head["drain"] == "0", "the head is stopped after the job"
     assert {each["drain"] for each in hosts.told("started")} == {"25"}
+    same = [each["config"] == head["config"] for each in hosts.told("started")]
+    assert sorted(same) == [False, True], "one has an option of its own"
     assert json.loads((hosts.model_dir / NAME).read_text())["code"] == code
 
 
-def test_sigterm_reaches_the_leader_which_saves(hosts: Hosts) -> None:
+def test_sigterm_reaches_the_leader_which_saves_and_sigusr1_nobody(hosts: Hosts) -> None:
     leader, member = hosts.start(0), hosts.start(1)
     hosts.wait(lambda: hosts.told("started"))
     hosts.runs()
+    for each in (leader, member):
+        each.send_signal(signal.SIGUSR1)
+    hosts.wait(lambda: all("SIGUSR1 came" in hosts.said(each) for each in (leader, member)))
     leader.terminate()
     assert code_of(leader) == 75
     assert (hosts.folder / "saved").exists()

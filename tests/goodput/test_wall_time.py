@@ -94,8 +94,7 @@ def test_what_came_after_the_commit_is_lost() -> None:
     assert of(it).parts == {
         Part.PRODUCTIVE: 10.0,
         Part.LOST_STEPS: 4.0,
-        Part.PROGRAM_STARTUP: 1.0 + 2.0,
-        Part.RESTORE: 1.0,
+        Part.PROGRAM_STARTUP: 1.0 + 2.0 + 1.0,  # the first state is made, and none restored
         Part.COMPILE: 1.0,
         Part.SAVE: 1.0,
     }
@@ -116,8 +115,26 @@ def test_the_next_attempt_adds_to_what_is_kept() -> None:
     assert told.uncommitted == 4.0
     assert told.parts[Part.LOST_STEPS] == 5.0
     assert told.parts[Part.RESTART] == 2.0
+    assert told.parts[Part.RESTORE] == 1.0
     assert told.wall == 40.0
     assert told.share == pytest.approx(24 / 40)
+
+
+def test_an_attempt_that_finds_no_checkpoint_restores_nothing() -> None:
+    """Also where an earlier one has trained, and has lost all of it."""
+    it = job()
+    trains(it, 1.0, 1)
+    it.at(9.0).says(StepMessage(5))
+    it.at(10.0).dies(step=5)
+    it.at(11.0).runs()
+    it.at(13.0).says(StageMessage(Stage.RESTORING))
+    it.at(14.0).says(RestoredMessage(None))
+    it.at(15.0).says(StageMessage(Stage.COMPILING))
+    it.at(16.0).says(StageMessage(Stage.TRAINING), StepMessage(1))
+    told = of(it, until=20.0).parts
+    assert Part.RESTORE not in told
+    assert told[Part.PROGRAM_STARTUP] == 4.0 + 4.0
+    assert told[Part.COMPILE] == 1.0 + 1.0
 
 
 def test_a_save_that_goes_on_beside_the_training_has_its_step_alone() -> None:
@@ -257,6 +274,40 @@ def test_a_program_without_stages_starts_up_until_its_first_step() -> None:
     it.at(9.0).commits(6)
     told = of(it).parts
     assert (told[Part.PROGRAM_STARTUP], told[Part.PRODUCTIVE]) == (4.0, 5.0)
+
+
+def test_of_a_program_that_saves_unseen_what_it_has_evidently_kept_is_not_lost() -> None:
+    """It tells each tenth step, so it has restored one from 70 on."""
+    it = job("no stages")
+    it.at(2.0).says(StepMessage(10, every=10))
+    it.at(8.0).says(StepMessage(70, every=10))
+    it.at(8.0).dies(step=70)
+    it.at(9.0).runs()
+    it.at(10.0).says(StepMessage(80, every=10))
+    told = of(it, until=13.0).parts
+    assert Part.LOST_STEPS not in told
+    assert told[Part.PRODUCTIVE] == 6.0 + 3.0
+
+
+def test_where_a_program_goes_on_further_back_what_it_may_have_lost_is_lost() -> None:
+    it = job("no stages")
+    it.at(2.0).says(StepMessage(10, every=10))
+    it.at(9.0).dies(step=70)
+    it.at(9.0).runs()
+    it.at(10.0).says(StepMessage(60, every=10))  # it has restored step 50 to 59
+    told = of(it, until=13.0).parts
+    assert told[Part.LOST_STEPS] == 2.0
+    assert told[Part.PRODUCTIVE] == 5.0 + 3.0
+
+
+def test_a_first_step_above_the_last_one_shows_that_nothing_seen_was_lost() -> None:
+    """Also where nothing tells by how much the steps rise."""
+    it = job("no stages")
+    it.at(2.0).says(StepMessage(10))
+    it.at(8.0).dies(step=70)
+    it.at(9.0).runs()
+    it.at(10.0).says(StepMessage(80))
+    assert Part.LOST_STEPS not in of(it, until=11.0).parts
 
 
 def test_a_program_that_tells_nothing_trains_all_the_time() -> None:

@@ -2,7 +2,8 @@
 
 A kill comes a drawn time after a fact: a new committed step, or the first step of an attempt that
 goes on after a kill. So at most two kills come between two commits, on any machine. When all are
-done and a standby was seen, the supervisor itself gets SIGTERM, a drawn time after the next commit.
+done, the supervisor itself gets SIGTERM, a drawn time after the next commit: once a standby was
+seen, or where there can be none.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Schedule:
     is_alive: bool = False
     """Whether the program runs, and nobody has ended it."""
     knows_standby: bool = False
-    """Whether a standby was ready, or it was told that there can be none."""
+    """Whether a standby was ready, or it is known that there can be none."""
 
     def seen(self, event: Mapping[str, Any]) -> float | None:
         """Take note of an event; returns in how many seconds to strike, or None: not because of

@@ -92,12 +92,13 @@ def _follow(run: Run, process: subprocess.Popen[bytes], schedule: Schedule | Non
     due = math.inf
     pids: list[int] = []
     while True:
+        if schedule is not None and time.monotonic() >= due:  # also while there is much to read
+            due = math.inf
+            _strike(run, process, schedule, pids)
+            continue
         try:
             event = events.get(timeout=_left(due))
         except Empty:
-            due = math.inf
-            assert schedule is not None
-            _strike(run, process, schedule, pids)
             continue
         if event is None:
             break

@@ -57,6 +57,12 @@ GAINS: Mapping[str, Mapping[int, Cell]] = {
             "tests/training/test_verified.py:test_after_a_flipped_bit_it_ends_with_the_same_bits",
         ),
     },
+    "checkpoints, below a shell": {
+        0: (
+            "found too, as [launch forms](../how-to/launch-forms.md) says",
+            "tests/processes/test_below_a_shell.py:test_quick_saves_below_a_shell_are_seen",
+        ),
+    },
     "steps": {
         0: (
             "recognised in usual lines, and shown",

@@ -52,6 +52,15 @@ def test_a_program_says_how_it_is_run_and_knows_nothing_of_us(program: Program) 
 
 
 @each_program
+def test_a_program_knows_the_options_that_it_is_given(program: Program) -> None:
+    text = program.path.read_text(encoding="utf-8")
+    given = (*program.arguments, *program.unpaced)
+    unknown = [each for each in given if each.startswith("--") and each not in text]
+    assert unknown == []
+    assert program.is_paced == ("--step-seconds" in text)
+
+
+@each_program
 def test_the_libraries_of_a_program_are_pinned(program: Program) -> None:
     wanted = dependencies(program)
     assert all(re.fullmatch(r"[\w.\[\],-]+==[\w.+]+", each) for each in wanted)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.events import BadUnit, DevicesProbed, WorkersGone
+from supervisor.core.events import BadUnit, DevicesProbed, LossSpiked, WorkersGone
 from supervisor.core.policy import PhasePolicy, RestartPolicy
 from supervisor.diagnosis.failure import Failure, WorkerExit
 from supervisor.diagnosis.outcome import Verdict
@@ -20,6 +20,7 @@ from supervisor.narrative.alternatives import (
     ordinal,
 )
 from supervisor.narrative.attempt_account import Account, account_of, last_that_failed
+from supervisor.protocol.loss_spikes import LossSpike
 from tests.core.history import FATAL, FREE, OTHER, PREEMPTED, RETRY, SAME, History, policy, started
 
 GUESS = replace(FATAL, certain=False, signature="FileNotFoundError-1")
@@ -243,3 +244,18 @@ def test_only_what_differs_is_an_alternative() -> None:
 )
 def test_ordinals(number: int, text: str) -> None:
     assert ordinal(number) == text
+
+
+def test_an_attempt_has_the_spikes_of_its_own_steps() -> None:
+    history = started()
+    for attempt, began, ended, spikes in ((1, None, 20, (3, 15)), (2, 4, 7, ()), (3, 4, 9, (16,))):
+        history.runs()
+        for each in spikes:
+            found = LossSpike(each, 9.0, 2.0, 2.5)
+            history.happens(LossSpiked(history.now, attempt, found))
+        history.ends(WorkerExit(0, signal="SIGKILL"))
+        history.happens(WorkersGone(history.now, attempt, RETRY, began, ended, 4))
+        if history.state.backoff is not None:
+            history.waits()
+    steps = [[each.step for each in account(history, number).loss_spikes] for number in (1, 2, 3)]
+    assert steps == [[3, 15], [], [16]], "the last one was not reported as a step"

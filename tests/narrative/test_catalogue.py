@@ -69,6 +69,7 @@ def test_every_key_is_explained() -> None:
     used = {key for kind in kinds().values() for key in kind.keys}
     assert used == KEYS.keys()
     assert not used & COMMON.keys()
+    assert list(KEYS) == sorted(KEYS)
 
 
 def test_the_page_is_current() -> None:

@@ -22,6 +22,18 @@ def test_without_a_checkpoint_the_job_begins_anew() -> None:
     assert told.endswith("the same command begins at the first step")
 
 
+def test_what_is_not_seen_may_be_where_a_program_goes_on() -> None:
+    (told,) = what_is_next(ExitCode.STOPPED, None, known=False, is_sure=False)
+    assert told.endswith("the same command begins at the first step, as far as is seen")
+    (told,) = what_is_next(ExitCode.STOPPED, 7, known=False, is_sure=False)
+    assert told.endswith("goes on from the checkpoint of step 7")
+
+
+def test_of_a_later_phase_it_is_said_that_those_before_it_are_complete() -> None:
+    (told,) = what_is_next(ExitCode.STOPPED, None, known=False, later_phase="tune")
+    assert told.endswith("begins at the first step of phase 'tune' (those before it are complete)")
+
+
 def test_a_command_that_is_refused_is_not_said_to_go_on_as_it_is() -> None:
     (told,) = what_is_next(ExitCode.FAILED, None, known=True, is_refused=True)
     assert told.endswith(

@@ -45,6 +45,7 @@ EXTRAS = {
     "dev",
     "gcs",
     "http",
+    "models",
     "ray",
     "s3",
     "tensorboard",
@@ -297,6 +298,7 @@ def alone(release: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed_alone(release.wheel, tmp_path_factory.mktemp("alone") / "clean")
 
 
+@pytest.mark.slow
 def test_the_wheel_runs_a_job_where_nothing_else_is_installed(alone: Path, tmp_path: Path) -> None:
     checked = subprocess.run(
         [*our_pip(alone), "check"], capture_output=True, text=True, check=False

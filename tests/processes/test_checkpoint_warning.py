@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -11,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.running import Result, Start
+from tests.forked import forked
+from tests.running import Result, Start, command_config
 
 Supervise = Callable[..., Result]
 
@@ -140,6 +143,8 @@ def test_commits_that_are_seen_are_no_reason(
     result = supervise(config)
     assert result.code == 0, result.log
     assert not result.has_event("checkpoints-unseen")
+    status = json.loads((model_dir / "status.json").read_text())
+    assert status["checkpoints"] == f"{model_dir}/checkpoints"
 
 
 @pytest.mark.parametrize(
@@ -151,6 +156,9 @@ def test_commits_that_are_seen_are_no_reason(
         ),
         ('open("snapshots/latest.npz", "wb").close()', "overwritten in place"),
         ('open("policy_20.pkl", "wb").close()', r"pattern=policy_(\d+)\.pkl'"),
+        ('[open("run1_%04d.pkl" % n, "wb") for n in (10, 20, 30)]', r"=run\d+_(\d+)\.pkl'"),
+        ('[open("batch_%d.pkl" % n, "wb") for n in (1, 2, 3)]', None),
+        ('[open("result_%d.pkl" % n, "wb") for n in (1, 2)]', None),
         ('open("metrics.pkl", "wb").close()', None),
     ],
 )
@@ -175,3 +183,144 @@ def test_a_run_that_is_never_killed_is_warned_of_what_is_not_understood(
         text = result.event("checkpoints-unseen")["text"]
         assert text.startswith("the program has ended, but no new checkpoint is seen")
         assert told in text
+
+
+IN_PLACE = """
+import pathlib, sys
+
+import numpy as np
+
+file = pathlib.Path(sys.argv[1])
+begins = int(np.load(file)["step"]) if file.exists() else 0
+for step in range(begins + 1, begins + 5):
+    np.savez(file, step=step)
+    print("step", step, flush=True)
+1 / 0
+"""
+
+
+def test_a_job_is_not_said_to_begin_anew_whose_program_overwrites_one_file(
+    supervise: Supervise, tmp_path: Path, model_dir: Path
+) -> None:
+    (tmp_path / "train.py").write_text(IN_PLACE)
+    file = model_dir / "state.npz"
+    config = command_config(model_dir)
+    config["trainer"]["command"] = [sys.executable, str(tmp_path / "train.py"), str(file)]
+    result = supervise(config)
+    assert result.code in (70, 76), result.out
+    status = forked("status", model_dir).stdout
+    assert "this begins at the first step, as far as is seen" in status
+    overwritten = f"overwritten in place: {file}"
+    assert overwritten in result.event("checkpoints-unseen")["text"]
+    assert overwritten in status
+    assert overwritten in forked("explain", model_dir, "1").stdout
+
+
+SAVES_AND_DIES = """
+import os, pickle, sys
+from pathlib import Path
+
+out, name = Path("outf"), sys.argv[1]
+out.mkdir(exist_ok=True)
+data = pickle.dumps({})
+if not any(out.iterdir()):
+    for step in (20, 40)[: int(sys.argv[2])]:
+        (out / "tmp").write_bytes(data if sys.argv[3] == "whole" else data[:-1])
+        os.replace(out / "tmp", out / f"{name}_{step:05d}.pkl")
+for step in range(1, 6):
+    print(f"[it {step}/60] mse=0.5", flush=True)
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("launch", ["directly", "shell", "make"])
+@pytest.mark.parametrize(
+    ("saved", "is_told"),
+    [
+        ("ck 1 whole", True),
+        ("xy 2 whole", True),
+        ("xy 2 torn", False),
+        ("batch 2 whole", False),
+    ],
+)
+def test_a_job_that_fails_names_what_it_saved_under_unknown_names(
+    supervise: Supervise,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    launch: str,
+    saved: str,
+    is_told: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("program.py").write_text(SAVES_AND_DIES)
+    text = f"{sys.executable} program.py {saved}"
+    Path("Makefile").write_text(f"train:\n\t{text}\n")
+    argv = {
+        "directly": text.split(),
+        "shell": ["bash", "-c", f"true; {text}"],
+        "make": ["make", "train"],
+    }[launch]
+    restart = {"max_num_restarts": 3, "backoff": {"first": 0.01}, "standby": "off"}
+    init = {"model_dir": "run", "autorestart": restart}
+    result = supervise({"trainer": {"init": init, "command": {"argv": argv}}})
+    assert result.code == 70, result.log
+    assert result.has_event("checkpoints-unseen") is is_told
+    advice = [each["advice"] for each in result.events("advice", code="checkpoints-unseen")]
+    assert len(advice) == is_told
+    if is_told:
+        name = saved.split()[0]
+        told = result.event("checkpoints-unseen")["text"]
+        assert told in advice[0]
+        assert f": {tmp_path}/outf/{name}_000" in told
+        events = result.events("checkpoints-unseen", "workers-started")
+        assert [each["event"] for each in events] == [
+            "workers-started",
+            "checkpoints-unseen",
+            "workers-started",
+        ]
+        assert rf"--set 'trainer.init.checkpoint.pattern={name}_(\d+)\.pkl'" in told
+        assert f"--set trainer.init.checkpoint.directory={tmp_path}/outf" in told
+
+
+NUMBERED = """
+import os, signal, sys
+from pathlib import Path
+
+name, folder = sys.argv[1], Path(sys.argv[1]).parent
+folder.mkdir(exist_ok=True)
+done = 10 * len([*folder.iterdir()])
+for step in (done + 10, done + 20):
+    Path(name % step).write_text("state")
+if done < 40:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize("name", ["rundir/snap.%05d", "weights/model_%d.json"])
+def test_the_advice_for_numbered_files_of_any_suffix_is_the_cure(
+    supervise: Supervise,
+    tmp_path: Path,
+    model_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    is_named: bool,
+) -> None:
+    """Whoever named the folder is not told to name it, and what is told makes the job go on."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / Path(name).parent
+    config = command_config(model_dir)
+    config["trainer"]["command"] = [sys.executable, "-c", NUMBERED, name]
+    place = f"trainer.init.checkpoint.directory={folder}"
+    given = ["--set", place] if is_named else []
+    result = supervise(config, *given)
+    assert result.code == 76, result.log
+    assert "from the beginning, as far as is seen (" in result.events("attempt-started")[1]["text"]
+    told = result.event("checkpoints-unseen")["text"]
+    newest = (Path(name % step).name for step in (20, 30, 40))  # the next attempt may have saved
+    assert any(f": {folder}/{each}, " in told for each in newest)
+    options = shlex.split(told.partition("; give ")[2].partition(" if only")[0])
+    assert (place in options) is not is_named
+    cured = supervise(config, *given, *options)
+    assert cured.code == 0, cured.log
+    assert cured.events("checkpoint-committed")[-1]["step"] == 60

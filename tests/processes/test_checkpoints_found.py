@@ -20,7 +20,7 @@ import os, pickle, shutil, signal, subprocess, sys
 from pathlib import Path
 
 way, *options = sys.argv[1:]
-folder = Path(options[1] if options else "nobody/names", "checkpoints", "actor")
+folder = Path(options[1] if options[1:] else "nobody/names", "checkpoints", "actor")
 step = max((int(each.name) for each in folder.glob("*[0-9]")), default=0)
 
 def commit(step):
@@ -46,6 +46,13 @@ match way:
         own = [int(each.name) for each in folder.glob("*[0-9]") if each.name != base.name]
         if options[3:] != ["ends"] and max(own, default=0) < 6:
             commit(max(own, default=0) + 1)
+            os.kill(os.getpid(), signal.SIGKILL)
+    case "makes-a-folder":
+        saves = [*map(int, options[0].split(","))]
+        runs = len([*Path("runs").glob("*")])
+        folder = Path(f"runs/2026-11-29_01-04-{runs:02}/ckpt")
+        if runs < len(saves):
+            commit(saves[runs])
             os.kill(os.getpid(), signal.SIGKILL)
     case "saves-twice":
         for each in (folder, folder.with_name("critic")):
@@ -121,8 +128,9 @@ def job(*argv: str, model_dir: str = "run", restarts: int = 2) -> dict[str, Any]
         (("./program.py", "dies-after-each"), "nobody/names"),
         (("sh", "train.sh", "dies-after-each", "--workdir", "out"), "out"),
         (("sh", "-c", "sh train.sh dies-after-each --workdir out; exit $?"), "out"),
+        (("sh", "-c", f"{sys.executable} program.py dies-after-each"), "nobody/names"),
     ],
-    ids=["named", "reported", "executable", "wrapped", "in a shell's text"],
+    ids=["named", "reported", "executable", "wrapped", "in a shell's text", "a shell's program"],
 )
 def test_a_program_that_progresses_is_restarted_as_often_as_it_takes(
     start: Start, here: Path, argv: tuple[str, ...], folder: str
@@ -155,6 +163,7 @@ def test_a_file_that_nothing_commits_is_found_once_it_is_closed(start: Start, he
 
 
 def test_what_nothing_proves_is_named_in_the_warning(start: Start, here: Path) -> None:
+    (here / "train.sh").write_text(f'{sys.executable} -I program.py "$@"\n')  # it reports nothing
     config = job("sh", "train.sh", "dies-after-each")
     config["trainer"]["command"]["progress"] = {"pattern": r"step (\d+)"}
     result = start(config).result()
@@ -252,7 +261,9 @@ def test_a_second_directory_is_told(start: Start, here: Path) -> None:
     assert result.code == 0, result.log
     folder = here / "out" / "checkpoints"
     assert result.event("checkpoints-found")["place"] == str(folder / "actor")
-    assert result.event("checkpoints-elsewhere")["place"] == str(folder / "critic")
+    elsewhere = result.event("checkpoints-elsewhere")
+    assert elsewhere["place"] == str(folder / "critic")
+    assert elsewhere["text"].endswith("--set trainer.init.checkpoint.directory=FOLDER")
 
 
 def test_two_jobs_in_one_directory_keep_to_their_own(start: Start, here: Path) -> None:
@@ -269,6 +280,22 @@ def test_two_jobs_in_one_directory_keep_to_their_own(start: Start, here: Path) -
     assert theirs.code == 76, theirs.err
     assert not theirs.has_event("checkpoints-found")
     assert theirs.event("attempt-ended")["newest_committed_step"] is None
+
+
+@pytest.mark.parametrize(("saves", "is_told"), [("5,3,2", True), ("5,6,7", False)])
+def test_a_program_that_begins_again_in_a_new_folder_is_told_once_what_to_do(
+    start: Start, here: Path, saves: str, *, is_told: bool
+) -> None:
+    """Not so one that restores from its last folder. Nothing is ended for that."""
+    result = start(job(sys.executable, "program.py", "makes-a-folder", saves, restarts=3)).result()
+    assert result.code == 0, result.log
+    assert result.has_event("not-resumed") is is_told
+    if is_told:
+        told = result.event("not-resumed", attempt=2, step=3, newest_committed_step=5)
+        assert told["level"] == "warning"
+        first, second = (here / "runs" / f"2026-11-29_01-04-0{n}" / "ckpt" for n in (0, 1))
+        assert f"step 3 in {second}, though step 5 is committed in {first}" in told["text"]
+        assert "give it a fixed folder" in told["text"]
 
 
 def test_the_next_supervisor_knows_the_directory(start: Start, here: Path) -> None:
@@ -348,6 +375,8 @@ for step in range(max(done, default=0) + 1, last + 1):
 """
 
 JOURNAL = "a/journal.jsonl"
+AHEAD = 1000
+"""The step from which the neighbour goes on."""
 
 
 @pytest.fixture(params=[("seed1", "seed2"), ("lr0.1", "lr0.2")], ids=["before", "after"])
@@ -359,10 +388,13 @@ def me(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 @pytest.fixture
 def neighbour(start: Start, here: Path, me: tuple[str, str]) -> Iterator[Running]:
-    """A healthy job that saves in the same folder, and has saved already."""
+    """A healthy job that saves in the same folder, and is far ahead."""
     (here / "shares.py").write_text(SHARES)
-    running = start(job(sys.executable, "shares.py", me[1], "2000", "0", "", model_dir="b"))
-    running.wait_for_event("checkpoint-committed", step=15)
+    (here / "out").mkdir()
+    name = "ckpt_{}_step_{}.pkl" if me[1].startswith("seed") else "ckpt_step_{1}_{0}.pkl"
+    (here / "out" / name.format(me[1], AHEAD)).write_bytes(pickle.dumps({"step": AHEAD}))
+    running = start(job(sys.executable, "shares.py", me[1], "3000", "0", "", model_dir="b"))
+    running.wait_for_event("checkpoint-committed", step=AHEAD + 5)
     yield running
     running.signal(signal.SIGKILL)
     running.result()
@@ -402,8 +434,7 @@ def test_the_next_supervisor_knows_which_names_count(
     began = again.wait_for_event("attempt-started")
     again.signal(signal.SIGKILL)
     again.result()
-    other = max(each["step"] for each in neighbour.events("checkpoint-committed"))
-    assert 10 <= began["step"] < other
+    assert 10 <= began["step"] < AHEAD
 
 
 def test_higher_steps_that_another_job_has_left_in_the_folder_hide_no_progress(

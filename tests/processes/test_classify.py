@@ -250,7 +250,7 @@ def test_all_about_one_rule() -> None:
 def test_all_about_a_code_that_the_supervisor_itself_gives() -> None:
     told = supervise("rules", "hang").stdout
     assert told.startswith("hang: RESTART: a hang\n")
-    assert "Read in the stacks (rank*.stacks.txt) what it waits for" in told
+    assert "Read in the stacks (rank*stacks.txt) what it waits for" in told
     (body,) = json.loads(supervise("rules", "--json", "hang").stdout)
     assert (body["number"], body["failures"][0]["verdict"]) == (None, "RESTART")
     assert "did you mean 'hang'?" in supervise("rules", "hangs").stderr

@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -163,3 +164,27 @@ def test_supervisor_and_worker_killed_together(
     assert again.code == 0
     assert again.attempts == 2
     assert "nothing is charged" in again.event("attempt-started")["reason"]
+
+
+def test_an_attempt_that_may_live_on_hosts_that_the_config_had_is_waited_for(
+    start: Start, model_dir: Path
+) -> None:
+    """After `lost_after` and a second, the agents there have certainly killed it."""
+    lost_after = 2.0
+    config = command_config(model_dir, "--steps", "100000", "--seconds", "0.05")
+    killed = start(config)
+    killed.wait_for_event("checkpoint-committed", attempt=1)
+    killed.signal(signal.SIGKILL)
+    killed.result()
+    journal = FileJournal(LocalStorage(model_dir))
+    had: Any = journal.read().config
+    had[0]["trainer"]["init"]["hosts"] = {"engine": "ray", "lost_after": lost_after}
+    journal.record_config(datetime.now(UTC), had, [])
+    running = start(config)
+    waits = running.wait_for_event("hosts-left")
+    begins = running.wait_for_event("attempt-started", attempt=2)
+    first, second = (datetime.fromisoformat(each["time"]) for each in (waits, begins))
+    assert (second - first).total_seconds() >= lost_after + 1.0
+    assert FileJournal(LocalStorage(model_dir)).peek().longest_lost_after == 0.0
+    running.signal(signal.SIGTERM)
+    running.result()

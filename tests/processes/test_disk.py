@@ -213,6 +213,24 @@ def test_a_deleted_owner_file_opens_nothing(
     assert result.event("file-restored")["place"] == ".supervisor.json"
 
 
+def test_an_owner_file_that_cannot_be_written_again_is_told_once(
+    start: Start, model_dir: Path
+) -> None:
+    script = """
+    rm $SUPERVISE_OWNER_FILE; mkdir $SUPERVISE_OWNER_FILE
+    exec sleep infinity
+    """
+    running = start(shell(model_dir, script))
+    told = running.wait_for_event("file-unwritable", place=".supervisor.json")
+    assert told["reason"] == "Is a directory"
+    (model_dir / ".supervisor.json").rmdir()
+    running.wait_for_event("file-restored")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert result.code == 75
+    assert len(result.events("file-unwritable")) == 1
+
+
 def test_a_deleted_lock_file_ends_the_job(supervise: Supervise, model_dir: Path) -> None:
     """Another supervisor could lock a new one."""
     result = supervise(shell(model_dir, "rm {model_dir}/.supervisor.lock; exec sleep infinity"))

@@ -95,6 +95,20 @@ def test_work_that_is_committed_is_done_and_no_hang(supervise: Supervise, model_
     assert (again.code, again.events("attempt-started")) == (0, []), "the success is final"
 
 
+def test_a_failure_after_the_work_is_committed_is_told_as_such(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    fails = STAYS.replace("threading.Event().wait()", "sys.exit(1)")
+    result = supervise(config(model_dir, fails, max_num_restarts=1))
+    assert result.code == 76, result.log
+    told = "Step 3 of `success` is committed: the program failed after it"
+    *early, end = [each["advice"] for each in result.events("advice")]
+    assert told in end
+    assert not any(told in advice for advice in early)
+    for verb in ("status", "explain"):
+        assert told in " ".join(forked(verb, model_dir).stdout.split()), verb
+
+
 def test_work_that_is_not_committed_is_not_done(supervise: Supervise, model_dir: Path) -> None:
     deadlines = {"TRAINING": 0.3, "FINISHING": 0.3}
     job = config(model_dir, STAYS, deadlines=deadlines, max_num_restarts=0)
@@ -102,6 +116,7 @@ def test_work_that_is_not_committed_is_not_done(supervise: Supervise, model_dir:
     result = supervise(job)
     assert result.code == 76, result.log
     assert result.has_event("attempt-failed", code="hang")
+    assert "of `success`" not in result.event("advice")["advice"]
 
 
 @pytest.mark.slow
@@ -233,7 +248,9 @@ def diverging(model_dir: Path, *saved: int) -> dict[str, Any]:
 def test_no_checkpoint_with_nan_replaces_all_good_ones(
     supervise: Supervise, model_dir: Path
 ) -> None:
-    result = supervise(diverging(model_dir, 3, 7))
+    job = diverging(model_dir, 3, 7)
+    job["trainer"]["command"]["success"]["step"] = 7
+    result = supervise(job)
     assert result.code == 70, result.log
     assert result.attempts == 1, "the newest checkpoint has the NaN"
     told = result.event("loss-not-finite")
@@ -242,6 +259,7 @@ def test_no_checkpoint_with_nan_replaces_all_good_ones(
     assert (failure["code"], failure["verdict"]) == ("not-finite", "POLICY")
     assert "step 7 was saved after that" in result.event("job-ended")["reason"]
     assert "from before it is that of step 3" in result.event("advice")["advice"]
+    assert "of `success`" not in result.event("advice")["advice"], "the NaN is in that step"
 
 
 @pytest.mark.slow

@@ -94,6 +94,44 @@ def test_a_spent_budget_and_any_attempt_as_data(supervise: Supervise, model_dir:
     assert "no end of attempt 9: attempts are 1 to 3" in refused.stderr
 
 
+def test_a_config_that_changed_before_the_failure_is_told_with_it(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    fails = "import sys; assert not sys.argv[1:], 'one too many'"
+    given = config(model_dir, fails)
+    assert supervise(given).code == 0
+    given["trainer"]["command"]["argv"] += ["--lr", "2"]
+    assert supervise(given).code == 70
+    changed = 'the config changed after attempt 1: trainer.command.argv: ["..."] -> '
+    changed += '["...", "--lr", "2"]\n'
+    assert f"  {changed}" in explained(model_dir)
+    stood = forked("status", model_dir).stdout
+    undo = (
+        "if that is the cause, as where the checkpoints do not fit the new values: change it back"
+    )
+    assert f"\n{changed}{undo}" in stood, "beside the cause that it may be"
+    assert "begin another job in another model_dir\nwhat to do: " in stood
+    assert undo in explained(model_dir)
+    for verb in ("status", "explain"):
+        told = json.loads(forked(verb, "--json", model_dir).stdout)
+        change = told.get("evidence", told)["config_change"]
+        assert change["after_attempt"] == 1
+    assert "the config changed" not in explained(model_dir, "1"), "it came after this one"
+
+
+def test_the_advice_for_our_trainer_is_not_given_for_a_command(
+    supervise: Supervise, model_dir: Path
+) -> None:
+    result = supervise(config(model_dir, "raise FloatingPointError('nan')"))
+    assert result.code == 70
+    told = [each["advice"] for each in result.events("advice")]
+    assert len(told) == 2, "after the first attempt, and at the end"
+    assert not [each for each in told if "supervise's own trainer" in each]
+    (advice,) = [x for x in explained(model_dir).splitlines() if x.startswith("what to do: ")]
+    assert "supervise replay" not in advice
+    assert "Find the first step" in advice
+
+
 def test_the_output_that_is_gone_is_said_and_the_journal_is_judged(
     supervise: Supervise, model_dir: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import sys
 import tempfile
@@ -102,6 +103,19 @@ def asleep(guard: GuardClient) -> WorkerProcess:
     return WorkerProcess(guard, ["sleep", "60"], env=os.environ, output=2)
 
 
+HOPS = """
+import os, sys, time
+os.write(1, b"hops\\n")
+for hop in range(int(sys.argv[1])):
+    if os.fork():
+        os._exit(0)
+os.write(1, b"rests\\n")
+time.sleep(3600)
+"""
+"""A process that ends as soon as it has a child, which does the same, and so on: so does a chain of
+shells around a trainer when each gets SIGTERM."""
+
+
 def idle(guard: GuardClient) -> tuple[WorkerProcess, int]:
     """A process of the job and one that it has left in a session of its own, without a parent,
     with its environment overwritten."""
@@ -188,6 +202,19 @@ def test_orphans_of_a_worker_are_reaped_while_it_runs(start: Start, model_dir: P
         return not any(is_zombie(child) for child in supervisor.children(recursive=True))
 
     assert eventually(none_left)
+
+
+def test_an_orphan_whose_parent_has_just_ended_is_not_overlooked(guard: GuardClient) -> None:
+    reads, writes = os.pipe()
+    with os.fdopen(reads, "rb", 0) as output, os.fdopen(writes, "wb") as theirs:
+        argv = [sys.executable, "-S", "-c", HOPS, "200"]
+        worker = WorkerProcess(guard, argv, env={}, output=theirs.fileno())
+        theirs.close()
+        worker.wait()
+        assert output.readline() == b"hops\n"
+        while not select.select([output], [], [], 0)[0]:
+            assert guard.orphans() != [], "one lives all the time"
+        assert eventually(lambda: len(guard.orphans() or []) == 1)
 
 
 def test_the_processes_of_the_job_are_stopped_and_go_on(guard: GuardClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -91,6 +92,40 @@ def test_status_names_the_log_and_the_stacks_of_a_hang(
     assert told[told.index(f"log: {log}") + 1] == f"stacks: {log.with_suffix('.stacks.txt')}"
     assert told[0].startswith("FAILED: hang in stage TRAINING: ")
     assert re.search(r", at /\S*toy\.py:\d+ in \w+", told[0])
+
+
+HANGS = """
+import time
+for step in range(1, 4):
+    print("step", step, flush=True)
+def waits():
+    time.sleep(600)
+waits()
+"""
+RUNS = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"
+
+
+@pytest.mark.parametrize("by_shell", [True, False])
+def test_a_hang_below_a_wrapper_is_shown_where_the_program_stands(
+    supervise: Supervise, model_dir: Path, tmp_path: Path, by_shell: bool
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(HANGS)
+    shell = ["bash", "-c", f"set -e; {shlex.join([sys.executable, str(program)])}; exit"]
+    restart = {"max_num_restarts": 0, "grace_period": 0.3, "deadlines": {"TRAINING": 1}}
+    config = command_config(model_dir, restart=restart)
+    config["trainer"]["command"] = {
+        "argv": shell if by_shell else [sys.executable, "-c", RUNS, str(program)],
+        "progress": {"pattern": r"^step +(\d+)"},
+    }
+    result = supervise(config)
+    (told,) = (told["text"] for told in result.events("stacks-dumped"))
+    below = rf"below it, pid (\d+) \(\S+ {program}\) is sleeping; the stacks of pid \1 are written"
+    assert re.search(below, told)
+    (stacks,) = model_dir.glob("*_restartable/attempts/0001/rank0.below.native-stacks.txt")
+    status = forked("status", model_dir).stdout.splitlines()
+    assert f", at {program}:6 in waits" in status[0]
+    assert f"stacks: {stacks}" in status
 
 
 def test_a_program_that_says_nothing_is_not_watched(supervise: Supervise, model_dir: Path) -> None:

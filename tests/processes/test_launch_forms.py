@@ -85,6 +85,44 @@ def test_a_program_below_a_wrapper_gets_sigterm_once_and_saves(
     drained(launched(start, model_dir, argv))
 
 
+def test_a_program_that_only_its_wrapper_could_have_asked_to_save_is_named(
+    start: Start, model_dir: Path, tmp_path: Path
+) -> None:
+    """It is a job in the background of a shell whose trap does not pass SIGTERM on."""
+    text = shlex.join(program(tmp_path, model_dir))
+    script = f"trap : TERM; {text} & while kill -0 $!; do wait $!; done"
+    config = command_config(model_dir, restart={"max_num_restarts": 1, "grace_period": 1})
+    config["trainer"]["command"]["argv"] = ["bash", "-c", script]
+    running = start(config)
+    running.wait_for("ready to save")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    (told,) = result.events("program-not-asked")
+    assert len(told["pids"]) == 1
+    assert result.has_event("sigterm-reaction", ranks=[0], reason="passes-on")
+
+
+def test_nobody_says_of_make_that_it_saves(start: Start, model_dir: Path, tmp_path: Path) -> None:
+    """It handles SIGTERM, and the Python below it does not."""
+    program = "import time; print('ready', flush=True); time.sleep(3600)"
+    makefile = tmp_path / "Makefile"
+    makefile.write_text(f'train:\n\t{sys.executable} -c "{program}"\n')
+    config = command_config(model_dir)
+    config["trainer"]["command"]["argv"] = ["make", "-s", "-f", str(makefile)]
+    running = start(config)
+    running.wait_for("ready")
+    running.signal(signal.SIGTERM)
+    result = running.result()
+    assert [each["reason"] for each in result.events("sigterm-reaction")] == ["passes-on"]
+
+
+_COPIES_LATE = """
+import sys, time
+for line in sys.stdin.buffer:
+    time.sleep(0.3)
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+"""
 _FORMS = {
     "env": ("env", "A=1"),
     "nice": ("nice", "-n", "1"),
@@ -94,6 +132,7 @@ _FORMS = {
     "bash, exec": ("bash", "-c", "exec {}"),
     "bash, chain": ("bash", "-c", "true && {} && true"),
     "bash, pipe": ("bash", "-c", "{} | tee copy"),
+    "bash, slow pipe": ("bash", "-c", f"{{}} | {shlex.join([sys.executable, '-c', _COPIES_LATE])}"),
     "bash, two": ("bash", "-c", "bash -c 'trap : TERM; \"$@\"; exit $?' bash {}; true"),
 }
 

@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 import uuid
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from supervisor.adapters.stores.lease import (
     LeaseHeldError,
     LeaseTakenError,
     LeaseTimes,
+    OwnersOnRecord,
     is_shared,
 )
 from supervisor.adapters.stores.lease_places import LEASE, LeaseFile
@@ -38,10 +40,26 @@ NO_NAMESPACES = (
 )
 
 
+@dataclass(frozen=True)
+class OnRecord:
+    """Implements `OwnersOnRecord`: a job that is not over, and the highest epoch of its owners."""
+
+    highest: int | None = 0
+    in_use: bool = True
+
+    def highest_epoch(self) -> int | None:
+        return self.highest
+
+    def is_in_use(self) -> bool:
+        return self.in_use
+
+
 class Owner:
     """A lease, and what it told."""
 
-    def __init__(self, folder: Path, times: LeaseTimes = TIMES) -> None:
+    def __init__(
+        self, folder: Path, times: LeaseTimes = TIMES, record: OwnersOnRecord | None = None
+    ) -> None:
         self.said: list[str] = []
         self.renewals: list[float] = []
         self.lost = threading.Event()
@@ -52,6 +70,7 @@ class Owner:
             on_renewed=self.renewals.append,
             on_lost=lambda error: self.lost.set(),
             say=self.said.append,
+            record=record,
         )
 
 
@@ -60,11 +79,137 @@ def written(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / LEASE).read_text()))
 
 
-def foreign(folder: Path) -> None:
+def foreign(folder: Path, token: str = "theirs", **more: object) -> None:
     """Leave the lease of an owner on another host."""
     owner = replace(Identity.of_this_process(), host="elsewhere", boot="another")
-    body = {"token": "theirs", "count": 1, "owner": owner.to_json()}
+    body = {"token": token, "count": 1, "owner": owner.to_json(), **more}
     (folder / LEASE).write_text(json.dumps(body))
+
+
+PATIENT = replace(TIMES, duration=60.0)
+"""Nothing runs out while a test looks."""
+
+
+def test_an_owner_takes_a_deleted_lease_back_before_a_newcomer_may(tmp_path: Path) -> None:
+    first = Owner(tmp_path, PATIENT)
+    first.lease.acquire()
+    (tmp_path / LEASE).unlink()
+    second = Owner(tmp_path, PATIENT, OnRecord())
+    with pytest.raises(LeaseHeldError):
+        second.lease.acquire()
+    first.lease.check()
+    assert written(tmp_path)["epoch"] == 1
+    first.lease.release()
+
+
+def test_a_lease_that_is_set_back_to_the_one_before_is_written_again(tmp_path: Path) -> None:
+    foreign(tmp_path, epoch=4)
+    before = (tmp_path / LEASE).read_bytes()
+    owner = Owner(tmp_path)
+    owner.lease.acquire()
+    (tmp_path / LEASE).write_bytes(before)
+    assert eventually(lambda: written(tmp_path)["epoch"] == 5)
+    owner.lease.check()
+    owner.lease.release()
+
+
+def test_an_owner_gives_up_at_once_if_the_lease_was_deleted_and_taken(tmp_path: Path) -> None:
+    """Another job may have begun in its place, which counts epochs anew."""
+    foreign(tmp_path, epoch=4)
+    owner = Owner(tmp_path)
+    owner.lease.acquire()
+    owner.lease.release()
+    again = Owner(tmp_path, PATIENT)
+    again.lease.acquire()
+    foreign(tmp_path, "newcomer", epoch=1)
+    assert again.lost.wait(10)
+    with pytest.raises(LeaseTakenError, match="taken over by supervisor"):
+        again.lease.check()
+
+
+@pytest.mark.parametrize(
+    ("lease", "highest"),
+    [(None, 0), (None, 7), (None, None), (6, 7), (6, None)],
+    ids=["none", "none, owners on record", "none, no journal", "older", "released, no journal"],
+)
+def test_who_finds_no_lease_of_the_last_owner_waits_for_its_time(
+    tmp_path: Path, lease: int | None, highest: int | None
+) -> None:
+    if lease is not None:
+        (tmp_path / LEASE).write_text(json.dumps({"token": None, "epoch": lease}))
+    began = time.monotonic()
+    owner = Owner(tmp_path, record=OnRecord(highest))
+    owner.lease.acquire()
+    assert time.monotonic() - began >= TIMES.duration
+    why = "it has no lease" if lease is None else "its lease is an old copy"
+    assert f"has a job that another supervisor may run, and {why}: waiting" in owner.said[0]
+    assert owner.lease.quiet == TIMES.duration - TIMES.kill
+    known = highest or lease
+    if known is None:
+        assert owner.lease.epoch > 1000, "above that of the owner that nobody knows"
+    else:
+        assert owner.lease.epoch == known + 1
+    owner.lease.release()
+
+
+def test_a_released_lease_from_a_backup_is_not_taken_while_its_owner_lives(tmp_path: Path) -> None:
+    for _ in range(2):
+        before = Owner(tmp_path, PATIENT)
+        before.lease.acquire()
+        before.lease.release()
+    backup = (tmp_path / LEASE).read_bytes()
+    owner = Owner(tmp_path, PATIENT)
+    owner.lease.acquire()
+    (tmp_path / LEASE).write_bytes(backup)
+    newcomer = Owner(tmp_path, PATIENT, OnRecord(3))
+    with pytest.raises(LeaseHeldError):
+        newcomer.lease.acquire()
+    owner.lease.check()
+    assert written(tmp_path)["epoch"] == 3
+    owner.lease.release()
+
+
+def test_a_lease_of_an_owner_before_the_last_is_waited_for_although_that_owner_is_dead(
+    tmp_path: Path,
+) -> None:
+    alive = Identity.of_this_process()
+    dead = replace(alive, started=alive.started - 1)
+    body = {"token": "theirs", "epoch": 4, "count": 1, "owner": dead.to_json()}
+    (tmp_path / LEASE).write_text(json.dumps(body))
+    owner = Owner(tmp_path, record=OnRecord(5))
+    owner.lease.acquire()
+    assert (len(owner.said), owner.lease.epoch) == (1, 6)
+    owner.lease.release()
+
+
+@pytest.mark.parametrize("content", ["", '{"token": null, "epoch": 2}', '{"token'])
+def test_an_epoch_is_above_those_on_record(tmp_path: Path, content: str) -> None:
+    (tmp_path / LEASE).write_text(content)
+    owner = Owner(tmp_path, record=OnRecord(7, in_use=False))
+    owner.lease.acquire()
+    assert owner.lease.epoch == 8
+    owner.lease.release()
+
+
+@pytest.mark.parametrize("damaged", [-1, 10**7 + 1, 2**63])
+def test_an_epoch_on_record_that_no_supervisor_can_have_written_is_not_believed(
+    tmp_path: Path, damaged: int
+) -> None:
+    (tmp_path / LEASE).write_text(json.dumps({"token": None, "epoch": 6}))
+    owner = Owner(tmp_path, record=OnRecord(damaged))
+    owner.lease.acquire()
+    assert f"the epoch {damaged}, which no supervisor can have written" in owner.said[0]
+    assert "its lease is an old copy: waiting" in owner.said[1], "nobody knows the last owner"
+    assert (len(owner.said), owner.lease.epoch) == (2, 7)
+    owner.lease.release()
+
+
+def test_after_the_highest_epoch_that_is_believed_there_are_others(tmp_path: Path) -> None:
+    for epoch in (10**7 + 1, 10**7 + 2):
+        owner = Owner(tmp_path, record=OnRecord(10**7, in_use=False))
+        owner.lease.acquire()
+        assert owner.lease.epoch == epoch
+        owner.lease.release()
 
 
 def test_a_living_owner_is_found_out_by_its_renewals(tmp_path: Path) -> None:
@@ -413,3 +558,59 @@ def test_a_second_supervisor_is_refused_by_the_lease_alone(start: Start, model_d
     assert "model_dir is owned by supervisor" in second.err
     supervisor_of(running).send_signal(signal.SIGINT)
     assert running.result().code == 79
+
+
+BRIEF = LeaseTimes(duration=20.0, renew=0.5, settle=0.1)
+"""A living owner renews soon; none is taken for dead while a test looks."""
+
+
+@pytest.fixture
+def owned(start: Start, model_dir: Path) -> Iterator[tuple[Running, bytes]]:
+    """A job whose third supervisor runs, and the lease as the second has released it."""
+    config = command_config(model_dir, "wait")
+    for _ in range(2):
+        running = start(config, prefix=leased(BRIEF))
+        running.wait_for("waiting")
+        supervisor_of(running).send_signal(signal.SIGINT)
+        assert running.result().code == 79
+    released = (model_dir / LEASE).read_bytes()
+    running = start(config, prefix=leased(BRIEF))
+    running.wait_for("waiting")
+    yield running, released
+    supervisor_of(running).send_signal(signal.SIGINT)
+    assert running.result().code == 79
+    assert written(model_dir) == {"token": None, "epoch": 3}
+
+
+def tampered(model_dir: Path, lease: bytes | None) -> None:
+    """Delete the lease, or put an old copy in its place."""
+    (model_dir / LEASE).unlink()
+    if lease is not None:
+        (model_dir / LEASE).write_bytes(lease)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_job_whose_lease_was_tampered_with_is_not_taken_from_its_owner(
+    start: Start, model_dir: Path, owned: tuple[Running, bytes], *, deleted: bool
+) -> None:
+    owner, released = owned
+    tampered(model_dir, None if deleted else released)
+    newcomer = start(command_config(model_dir, "wait"), prefix=leased(BRIEF)).result()
+    assert newcomer.code == 73, newcomer.out
+    assert not newcomer.has_event("attempt-started")
+    assert "model_dir is owned by supervisor" in newcomer.err
+    assert supervisor_of(owner).is_running()
+
+
+def test_nothing_is_repaired_under_an_owner_whose_lease_was_deleted(
+    model_dir: Path, owned: tuple[Running, bytes]
+) -> None:
+    owner, _ = owned
+    tampered(model_dir, None)
+    numbers = [str(number) for number in (BRIEF.duration, BRIEF.renew, BRIEF.settle)]
+    command = [sys.executable, LEASED, *numbers, "repair", str(model_dir)]
+    repair = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert repair.returncode == 73, repair.stdout
+    assert "model_dir is owned by supervisor" in repair.stderr
+    assert "Traceback" not in repair.stderr
+    assert supervisor_of(owner).is_running()

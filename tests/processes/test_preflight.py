@@ -74,6 +74,21 @@ def test_a_record_that_is_not_as_the_config_says_is_named(tmp_path: Path, model_
     assert f"{data}:1: token id 264 at position 1 is outside the vocabulary" in done.stderr
 
 
+def test_too_little_data_is_refused_unless_an_earlier_command_may_write_more(
+    tmp_path: Path, model_dir: Path
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.touch()
+    training, making = config(model_dir, 2)["trainer"], command_config(model_dir)["trainer"]
+    training["fit"]["train_dataloader"] |= {"paths": str(data)}
+    training["name"], making["name"] = "training", "making"
+    late = validate(tmp_path, {"trainer": [{"trainer": training}, {"trainer": making}]})
+    assert late.returncode == 78
+    assert f"fit.train_dataloader.paths: there is no record in {data}: add some" in late.stderr
+    done = validate(tmp_path, {"trainer": [{"trainer": making}, {"trainer": training}]})
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "argv",
     [
@@ -180,3 +195,34 @@ def test_a_ready_standby_that_a_gpu_has_no_memory_for_is_told(
     assert "has a standby of `imports` instead of `ready`: each process takes 75%" in done.stdout
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", ".45")
     assert "instead of `ready`" not in validate(tmp_path, job).stdout
+
+
+def test_a_start_without_a_checkpoint_is_told_before_the_launch(
+    tmp_path: Path, model_dir: Path
+) -> None:
+    other = tmp_path / "other"
+    job = config(model_dir)
+    trainer = job["trainer"]
+    where = "trainer.start_from.directory: "
+    trainer["start_from"] = {"directory": str(other)}
+    done = validate(tmp_path, job)
+    assert done.returncode == 78
+    assert f'{where}is no directory here (value "{other}"): give the directory' in done.stderr
+    (other / "checkpoints" / "100").mkdir(parents=True)
+    assert "has no committed checkpoint" in validate(tmp_path, job).stderr
+    (other / "checkpoints" / "100" / "commit_success.txt").touch()
+    done = validate(tmp_path, job)
+    assert f"give {other}/checkpoints, which has one" in done.stderr
+    trainer["start_from"] = {"directory": f"{other}/checkpoints"}
+    assert validate(tmp_path, job).returncode == 0
+    # A phase that has begun reads it no more, and an earlier phase may be what fills it.
+    trainer["start_from"] = {"directory": str(tmp_path / "gone")}
+    (model_dir / "checkpoints" / "5").mkdir(parents=True)
+    (model_dir / "checkpoints" / "5" / "commit_success.txt").touch()
+    assert validate(tmp_path, job).returncode == 0
+    first = {**trainer, "name": "first", "init": {**trainer["init"]}}
+    del first["start_from"]
+    first["init"]["checkpoint"] = {**first["init"]["checkpoint"], "directory": str(other / "new")}
+    second = {**trainer, "name": "second", "start_from": {"directory": str(other / "new")}}
+    both = {"trainer": [{"trainer": first}, {"trainer": second}]}
+    assert validate(tmp_path, both).returncode == 0

@@ -114,6 +114,29 @@ def test_the_options_are_used(run: Run, tmp_path: Path) -> None:
     assert trainer["command"]["env"]["A"] == "b"
 
 
+LEAVES_A_PROCESS = """\
+import subprocess, time
+for step in range(1, 31):
+    print("step", step, flush=True)
+    time.sleep(0.02)
+subprocess.Popen(["setsid", "sleep", "3600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+"""
+
+
+def test_who_follows_the_advice_about_what_is_left_over_succeeds(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text(LEAVES_A_PROCESS)
+    command = ("--", sys.executable, "leaves.py")
+    failure = run("--max-restarts", "0", *command).summary["attempts"][-1]["failure"]
+    assert failure["rule"] == "background"
+    by_step = ("--success-step", "30", "--set", r"trainer.command.progress.pattern=step (\d+)")
+    by_line = ("--set", "trainer.command.success.pattern=step 30")
+    for place, options in (("by_step", by_step), ("by_line", by_line)):
+        named = [each.partition("=")[0] for each in options if each[0] in "-t"]
+        assert all(option in failure["advice"] for option in named)
+        done = run("--model-dir", place, *options, *command)
+        assert done.code == 0, done.err
+
+
 def test_the_saved_config_is_the_same_job(run: Run, tmp_path: Path) -> None:
     words = (*COMMAND, "fails", '{"a": {"b": 1}}')
     options = ("--max-restarts", "0", "--set", "trainer.command.env.A=b")
@@ -245,3 +268,24 @@ def test_sigchld_that_is_ignored_breaks_no_job(model_dir: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+HELPER_RAISES = """\
+import multiprocessing
+
+def load():
+    raise ValueError("corrupt record 4711 in shard-00003.rec")
+
+if __name__ == "__main__":
+    helper = multiprocessing.get_context("spawn").Process(target=load)
+    helper.start()
+    helper.join()
+    raise RuntimeError(f"worker {helper.pid} exited unexpectedly with exit code {helper.exitcode}")
+"""
+
+
+def test_what_a_helper_raised_is_the_root_cause(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HELPER_RAISES)
+    done = run("--max-restarts", "0", "--", sys.executable, "train.py")
+    assert done.code == 70, done.err
+    assert "root cause: ValueError: corrupt record 4711 in shard-00003.rec" in done.err

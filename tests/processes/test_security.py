@@ -330,6 +330,7 @@ def peak_memory(pid: int) -> int:
     return int(found[1]) * 1024
 
 
+@pytest.mark.slow
 def test_a_flood_of_reports_is_survived(start: Start, model_dir: Path) -> None:
     """Bounded memory, a bounded run.log without escapes, and still obedient in the middle of it."""
     config = program(model_dir, FLOOD)

@@ -18,13 +18,32 @@ def test_a_running_job_saves_and_ends_with_79(start: Start, model_dir: Path) -> 
     assert (asked.returncode, asked.stderr) == (0, "")
     told, ended = asked.stdout.splitlines()
     assert told.startswith("asked the supervisor (pid ")
-    assert told.endswith(") to stop: the program may save, and it ends with 79")
+    assert told.endswith(f") of {model_dir} to stop: the program may save, and it ends with 79")
     assert ended.startswith("DRAINED: phase 'phase1', attempt 1")
     result = running.result()
     assert result.code == 79
     assert result.event("stop-requested")["detail"].startswith("supervise stop, by ")
     assert result.summary["highest_committed_step"] == 300
     assert not list((model_dir / "requests").iterdir())
+
+
+def test_the_only_job_that_runs_here_is_stopped_and_of_several_none(
+    start: Start, model_dir: Path
+) -> None:
+    here, other = model_dir.parent, model_dir.with_name("other")
+    nobody = forked("stop", cwd=here)
+    assert (nobody.returncode, "no job that runs is here: give the" in nobody.stderr) == (64, True)
+    one = waiting(start, model_dir, "save-on-sigterm", "ready to save")
+    two = waiting(start, other, "save-on-sigterm", "ready to save")
+    asked = forked("stop", cwd=here)
+    assert asked.returncode == 64
+    assert f"2 jobs run here, other, {model_dir.name}: give the job's model_dir" in asked.stderr
+    assert forked("stop", other).returncode == 0
+    assert two.result().code == 79
+    asked = forked("stop", cwd=here)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert f") of {model_dir.name} to stop: " in asked.stdout
+    assert one.result().code == 79
 
 
 def test_who_asks_a_second_time_does_not_cut_the_save_short(start: Start, model_dir: Path) -> None:

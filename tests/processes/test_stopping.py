@@ -63,6 +63,33 @@ def test_a_stop_lets_the_trainer_save(
     assert again.has_event("job-resumed", attempts=1, restarts=0, max_num_restarts=1)
 
 
+def test_a_signal_that_asks_for_nothing_is_told_and_the_job_goes_on(
+    start: Start, model_dir: Path, tmp_path: Path
+) -> None:
+    """As the warning of a batch system. The program finds the default action of each."""
+    idle = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGRTMIN, signal.SIGRTMIN + 1)
+    config = command_config(model_dir, "wait", success={"exit_code": 0})
+    program = (
+        "import signal, sys\n"
+        f"assert all(signal.getsignal(each) is signal.SIG_DFL for each in {(*map(int, idle),)})\n"
+        "print('waits', flush=True)\n"
+        f"open({str(tmp_path / 'end')!r}).read()"
+    )
+    config["trainer"]["command"]["argv"] = [sys.executable, "-I", "-c", program]
+    os.mkfifo(tmp_path / "end")
+    running = start(config)
+    running.wait_for("waits")
+    for number in (*idle, *idle):
+        running.process.send_signal(number)
+    names = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGRTMIN", "SIGRTMIN+1")
+    for name in names:
+        running.wait_for_event("signal-ignored", signal=name)
+    (tmp_path / "end").write_text("")
+    result = running.result()
+    assert result.code == 0, result.log
+    assert sorted(each["signal"] for each in result.events("signal-ignored")) == sorted(names)
+
+
 SAVES_ON_CTRL_C = """
 import pathlib, sys, time
 try:
@@ -239,8 +266,8 @@ def test_after_success_a_grown_target_goes_on(supervise: Supervise, model_dir: P
     assert grown.names(*order) == list(order)
     assert grown.has_event(
         "config-changed",
-        changed="trainer[0].command.success.step: 6 -> 8",
-        key="trainer[0].command.success.step",
+        changed="trainer.command.success.step: 6 -> 8",
+        key="trainer.command.success.step",
         before="6",
         after="8",
     )

@@ -79,6 +79,8 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "no script in the long form": (command("{argv: [python, gone.py]}"), "trainer.command.argv[1]"),
     "no program": (command("[no-such-program]"), "command[0]: no such program in PATH: no-such-pr"),
     "no interpreter": (command("[/no/python3, there.py]"), "no such file: /no/python3"),
+    "a name too long": (command(f"[{LONG}]"), f"command[0]: no such program in PATH: {LONG}"),
+    "a script too long": (command(f"[python, {LONG}]"), f"cannot be read: {LONG}: File name too"),
     "not in PATH": (command("[there.sh]"), "no such program in PATH: there.sh; write ./there.sh"),
     "a script not in PATH": (command("[there.py]"), "in PATH: there.py; write python there.py for"),
     "a long program": (command(f"[./{LONG}]"), f"cannot be run: ./{LONG}: File name too long"),
@@ -294,6 +296,15 @@ def test_several_hosts_need_ray_and_descriptors_and_to_be_lost_in_time(
         assert "trainer.init.hosts.engine: needs ray here, and on each host: install the" in told
         assert (f"hosts, but a process here may open {limit} files only" in told) == is_low
         assert "trainer.init.hosts.lost_after: is 60 s, too long for the lease of model_dir" in told
+
+
+def test_a_script_that_waits_for_all_of_its_programs_is_warned_of(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, command("[bash, -c, 'python a.py & python b.py & wait']"))
+    assert main(["validate", path]) == 0
+    told = capfd.readouterr().out
+    assert "starts programs in the background and waits for all of them (command.argv)" in told
 
 
 @pytest.mark.parametrize("count", ["{num_devices}", "8"])

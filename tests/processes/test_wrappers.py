@@ -72,7 +72,7 @@ def test_a_trainer_below_a_shell_saves_before_it_is_killed(
     result = running.result()
     assert result.code == 75, result.log
     assert result.summary["highest_committed_step"] == 300, result.log
-    assert result.has_event("sigterm-reaction", ranks=[0], reason="default")
+    assert result.has_event("sigterm-reaction", ranks=[0], reason="ends-first")
     assert result.has_event("process-lives-on", reason="handled")
     assert result.has_event("attempt-stopped", saved=True, step=300, lost_steps=0)
     assert not result.has_event("workers-killed")

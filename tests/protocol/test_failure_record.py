@@ -351,7 +351,13 @@ def test_any_values_are_a_record_or_a_value_error(change: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize(
     ("code", "mere", "mere_in_handler"),
-    [(3, True, False), (143, True, True), ("over", False, False), (-1, True, False)],
+    [
+        (3, True, False),
+        (143, True, True),
+        ("over", False, False),
+        (-1, True, False),
+        (True, True, False),
+    ],
 )
 def test_a_mere_exit_says_no_more_than_its_code(
     code: object, mere: bool, mere_in_handler: bool

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.protocol.loss_spikes import LossSpike
 from supervisor.protocol.messages import (
     MAX_LINE,
     MAX_NOTICE,
@@ -49,6 +50,7 @@ messages = st.one_of(
     st.builds(NoticeMessage, short),
     st.builds(WroteMessage, short),
     st.builds(SigtermMessage),
+    st.builds(LossSpike, steps, *[st.floats(allow_nan=False, allow_infinity=False)] * 3),
 )
 
 

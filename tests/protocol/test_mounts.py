@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol.this_machine import file_system, is_mounted_bucket, is_posix
+from supervisor.protocol.this_machine import file_system, is_mounted_bucket, is_posix, real_path
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -39,6 +39,13 @@ MOUNTS = """\
 def test_the_innermost_and_uppermost_mount_counts(directory: str, kind: str, bucket: bool) -> None:
     assert file_system(Path(directory), MOUNTS) == kind
     assert is_mounted_bucket(kind) is bucket
+
+
+def test_a_link_that_cannot_be_read_stays_as_it_is(tmp_path: Path, unreadable_link: Path) -> None:
+    (tmp_path / "link").symlink_to("real")
+    assert real_path(tmp_path / "link" / "5") == tmp_path.resolve() / "real" / "5"
+    assert real_path(unreadable_link / "5") == unreadable_link / "5"
+    assert file_system(unreadable_link) == "proc"
 
 
 def test_this_machine_has_a_disk(tmp_path: Path) -> None:

@@ -104,6 +104,9 @@ def test_steps_are_throttled_and_a_stage_opens_the_gate(pipe: Pipe) -> None:
     reporter.step(1001)
     assert pipe.messages() == [StepMessage(1), StageMessage(Stage.EVALUATING), StepMessage(1000)]
     assert reporter.current == (Stage.EVALUATING, 1001)
+    for _ in range(2):
+        reporter.catch_up()
+    assert pipe.messages() == [StepMessage(1001)]
 
 
 def test_metrics_are_converted_only_if_they_are_sent(pipe: Pipe) -> None:

@@ -96,7 +96,7 @@ def test_what_it_says_then_is_taken_for_a_fault_of_hardware(
     assert callable(break_it)
     break_it(file, "1")
     with pytest.raises(RuntimeError) as raised:
-        HeldDevices(file, frozenset({"1"})).fail_if_broken()
+        HeldDevices(file, ("1",)).fail_if_broken()
     output = f"Traceback (most recent call last):\nRuntimeError: {raised.value}\n"
     ended = RankEvidence(WorkerExit(0, code=1), output=output)
     failure = judge(Evidence((ended,)), Success(step=9), RULES)

@@ -372,6 +372,94 @@ assert control.should_training_stop
     ]
 
 
+_ORBAX = """
+import tempfile, time
+import numpy as np, orbax.checkpoint as ocp
+options = ocp.CheckpointManagerOptions(save_interval_steps=2)
+w.STEP_INTERVAL = 0.0
+with w.orbax_manager(ocp.CheckpointManager(tempfile.mkdtemp(), options=options)) as manager:
+    for n in range(1, 10):
+        if n == 5: os.kill(os.getpid(), 15)
+        is_saved = manager.save(n, args=ocp.args.StandardSave({"x": np.ones(2)}))
+        assert is_saved == (n in (1, 2, 4, 5)), n  # the first one always
+        assert manager.should_save(6) and manager.should_save(7) == (n == 5)
+        if manager.reached_preemption(n): break
+    assert n == 5 and sorted(manager.all_steps()) == [1, 2, 4, 5]
+    assert not manager.save(5, args=ocp.args.StandardSave({"x": np.ones(2)}))  # it is there
+"""
+
+
+_MANAGER = """
+import copy, pathlib
+class Manager:
+    saves = []
+    def should_save(self, step): return step % 500 == 0 and step not in self.saves
+    def latest_step(self): return max(self.saves, default=None)
+    def wait_until_finished(self): pass
+    def save(self, step, force=False):
+        is_saved = force or self.should_save(step)
+        if is_saved: self.saves.append(step)
+        return is_saved
+manager = w.orbax_manager(Manager())
+"""
+
+
+def test_a_manager_that_saves_nothing_sends_no_stage(supervised: Supervised) -> None:
+    program = """
+w.STEP_INTERVAL = 1000.0
+for n in range(1, 1001): assert manager.save(n) == (n % 500 == 0)
+assert manager.save(1001, force=True)
+"""
+    messages = supervised.run(_MANAGER + program)
+    assert [each.step for each in messages if isinstance(each, StepMessage)] == [1, 501, 1001]
+    stages = [each for each in messages if isinstance(each, StageMessage)]
+    assert [each.step for each in stages if each.stage == Stage.SAVING] == [500, 1000, 1001]
+    assert len(stages) == 1 + 2 * 3
+
+
+def test_force_may_be_given_by_its_position(supervised: Supervised) -> None:
+    manager = _MANAGER.replace("force=False", "items=None, save_kwargs=None, metrics=None, force=0")
+    program = """
+assert not manager.save(1, {}, None, None, False) and manager.save(2, {}, None, None, True)
+os.kill(os.getpid(), 15)
+assert manager.save(3, {}, None, None, False) and manager.save(4, {}) and manager.saves == [2, 3, 4]
+"""
+    messages = supervised.run(manager + program)
+    stages = [each for each in messages if isinstance(each, StageMessage)]
+    assert [each.step for each in stages if each.stage == Stage.SAVING] == [2, 3, 4]
+
+
+def test_a_request_at_a_saved_step_has_the_next_one_saved(
+    supervised: Supervised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUPERVISE_SAVE_REQUEST", str(tmp_path / "save-request.json"))
+    program = """
+w.LOOK_INTERVAL = 0.0
+manager.save(500)
+pathlib.Path(os.environ["SUPERVISE_SAVE_REQUEST"]).write_text("{}")
+manager.save(500)
+manager.save(501)
+assert manager.saves == [500, 501], manager.saves
+assert not manager.save(502)
+"""
+    saved = [each for each in supervised.run(_MANAGER + program) if isinstance(each, SavedMessage)]
+    assert saved == [SavedMessage(501)]
+
+
+def test_a_manager_of_orbax_can_be_copied(supervised: Supervised) -> None:
+    supervised.run(f"{_MANAGER}assert copy.copy(manager).save(500)")
+
+
+@pytest.mark.slow
+def test_a_manager_of_orbax_saves_at_a_stop(supervised: Supervised) -> None:
+    """The real library: what it does with `force` and an existing step decides."""
+    messages = supervised.run(_ORBAX)
+    steps = [each.step for each in messages if isinstance(each, StepMessage)]
+    assert steps == [1, 2, 3, 4, 5, 5]
+    assert [each for each in messages if isinstance(each, SavedMessage)] == [SavedMessage(5)]
+    assert SigtermMessage() in messages
+
+
 def test_it_is_one_file_that_needs_nothing() -> None:
     (path,) = [each for each in FOLDER.iterdir() if each.stem != "__init__" and each.is_file()]
     modules = re.findall(r"^\s*(?:import|from) (\S+)", path.read_text(), re.M)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from supervisor.cli.main import main
+from supervisor.core.events import SupervisorStarted
 from supervisor.core.exit_codes import ExitCode
+from tests.adapters.test_journal import POLICY, STORY, tell
 from tests.report.long_job import write_long_job
 
 ATTEMPTS = 75
@@ -94,3 +98,25 @@ def test_a_place_without_a_job_is_wrong_usage(
 ) -> None:
     assert main(["report", str(tmp_path)]) == ExitCode.USAGE
     assert "holds no job" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["--text", "page"])
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_the_replay_of_a_spike_names_the_phase_and_can_be_pasted(
+    form: str, is_ours: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, page = tmp_path / "my job", tmp_path / "page.html"
+    place.mkdir()
+    (one,) = POLICY.phases
+    one = replace(one, success=replace(one.success, committed=is_ours))
+    policy = replace(POLICY, phases=(replace(one, name="pre train"), replace(one, name="tune")))
+    tell(place, SupervisorStarted(0.0, "job", policy, None), *STORY[1:3], policy=policy)
+    losses = [2.0] * 40 + [9.0]
+    records = ({"attempt": 1, "step": step, "loss": each} for step, each in enumerate(losses))
+    (place / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    how = ["--text"] if form == "--text" else ["-o", str(page)]
+    assert main(["report", str(place), *how]) == 0
+    told = capsys.readouterr().out if form == "--text" else unescape(page.read_text())
+    assert "the loss of step 40 stands out" in told
+    replay = f"supervise replay '{place}' --phase 'pre train' --step N"
+    assert (replay in told) == ("ook into one" in told) == is_ours

@@ -110,7 +110,7 @@ class SimulatedFiles:
         return None
 
     def torn_step(
-        self, place: Path | Uri, own: OwnNames | None, committed: int | None
+        self, place: Path | Uri, own: OwnNames | None, committed: int | None, *, new: bool
     ) -> Path | None:
         """See `HostFiles`. Our trainer commits all that it saves."""
         return None

@@ -75,6 +75,18 @@ class SimulatedKernel:
         """See `Processes`."""
         return []
 
+    def run_by_shell(self, pid: int) -> list[tuple[int, Stat]]:
+        """See `Processes`."""
+        return []
+
+    def unasked_below(self, pid: int) -> list[tuple[int, Stat]]:
+        """See `Processes`."""
+        return []
+
+    def python_programs(self, pid: int) -> list[tuple[int, Stat]]:
+        """See `Processes`."""
+        return [(pid, Stat("S", 1, pid, pid))]
+
     def pipes(self, pid: int) -> HeldPipes:
         """See `Processes`."""
         return HeldPipes(frozenset(), frozenset())
@@ -99,6 +111,5 @@ class SimulatedKernel:
     def lower_priority(self, pid: int) -> None:
         """See `Processes`."""
 
-    def dump_native_stacks(self, pid: int, path: Path) -> bool:
+    def dump_native_stacks(self, pid: int, path: Path) -> None:
         """See `Processes`."""
-        return False

@@ -347,6 +347,17 @@ class SimulatedMachine(SimulatedKernel, SimulatedChannels, SimulatedFiles):
             if each.rank == LEFTOVER and each.lives and each.group and not each.group.workers
         ]
 
+    def orphan_exit(self, pid: int) -> int | None:
+        """See `Processes`."""
+        return None
+
+    def exit_info(self, pid: int, seen: Stat) -> None:
+        """See `Processes`."""
+
+    def is_shell(self, pid: int) -> bool:
+        """See `Processes`."""
+        return False
+
     def words_left(self, group: Group, rank: int) -> bool:
         """Whether something that a rank had sent is still unread."""
         ends = self._worker(group, rank).held

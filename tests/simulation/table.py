@@ -39,13 +39,16 @@ from supervisor.core.events import (
     CheckpointSetAside,
     CheckpointsFound,
     DeadlineReached,
+    DeviceFoundWrong,
     DevicesProbed,
     Event,
     HostsLeaving,
     LaunchCancelled,
     LaunchFailed,
     LossesNotFinite,
+    LossSpiked,
     MaintenanceAnnounced,
+    NativeStacks,
     Noticed,
     Obstacle,
     PhaseBegun,
@@ -60,6 +63,7 @@ from supervisor.core.events import (
     Straggler,
     StragglerFound,
     SupervisorStarted,
+    Unfit,
     WorkerReported,
     WorkersGone,
     WorkersIdle,
@@ -73,6 +77,7 @@ from supervisor.core.state import JobState
 from supervisor.diagnosis.failure import Failure, Survivor, Verdict, WorkerExit
 from supervisor.diagnosis.success import Success
 from supervisor.host.notice import Notice
+from supervisor.protocol.loss_spikes import LossSpike
 from supervisor.protocol.messages import Stage, StepMessage
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
@@ -194,6 +199,8 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
     yield MaintenanceAnnounced(now, "maintenance")
     yield SilenceExcused(now, 1.0)
     yield WorkersIdle(now, attempt, _LONG)
+    yield NativeStacks(now, attempt, written=False)
+    yield NativeStacks(now, attempt, written=True)
     for times in (1, 100):
         yield LossesNotFinite(now, attempt, 5, times, finite=4, before=None, last=6)
     for committed in (1, 10):
@@ -203,6 +210,8 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
     yield SaveMeasured(now, attempt, 1.0)
     yield RungCompileFailed(now, phase, 2, "it is too large")
     yield QuarantineCleared(now, ())
+    yield DeviceFoundWrong(now, attempt, "1", 5, "wrong gradients of step 5")
+    yield LossSpiked(now, attempt, LossSpike(5, 9.0, 2.0, 2.5))
     yield StragglerFound(now, attempt, Straggler(1, 0.7, 0.1, 1.0, "h1"))
     yield RestartRequested(now, "ann on h1")
     yield SaveRequested(now, "ann on h1")
@@ -226,6 +235,9 @@ def _events(state: JobState, now: float) -> Iterator[Event]:
         yield DevicesProbed(at, state.looks, (), (), obstacle=away)
     unfit = Obstacle("no host can be used", "install it", lasts=True)
     yield DevicesProbed(now, state.looks, (), (), obstacle=unfit)
+    some = Unfit(1, "host d: it does not see model_dir", "share it")
+    for at in (now, now + _LONG):
+        yield DevicesProbed(at, state.looks, _UNITS[:1], (), unfit=some)
 
 
 # --- the page ------------------------------------------------------------------------------------

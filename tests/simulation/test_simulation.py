@@ -8,8 +8,8 @@ import pytest
 from tests.simulation.__main__ import failures, replay_command
 from tests.simulation.simulation import Simulation, history_checksum
 
-_CHUNK = 250
-_QUICK = 500
+_CHUNK = 125
+_QUICK = 250
 """This number of seeds finds most of the planted bugs (see `test_planted_bugs`)."""
 
 

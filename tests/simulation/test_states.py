@@ -11,10 +11,13 @@ from pydantic import TypeAdapter
 from supervisor.core.doing import Doing, New
 from supervisor.core.events import (
     VOLATILE,
+    DeviceFoundWrong,
     Event,
     HostsLeaving,
     LaunchCancelled,
     LossesNotFinite,
+    LossSpiked,
+    NativeStacks,
     QuarantineCleared,
     SaveRequested,
     StragglerFound,
@@ -52,6 +55,7 @@ def test_a_state_comes_back_from_json_as_it_was(transitions: list[Transition]) -
     assert {type(state.doing) for state in states.values()} == {*get_args(Doing)} - {New}
 
 
+@pytest.mark.slow
 def test_the_page_of_states_is_current(table: Table) -> None:
     told = PUBLISHED.read_text(encoding="utf-8")
     assert told == page(table), "write it again: python -m tests.simulation.table"
@@ -81,14 +85,18 @@ def test_what_changes_nothing_that_is_kept_is_volatile(transitions: list[Transit
     # Only a person clears a quarantine. Workers are seldom idle after a last commit, and the losses
     # of our trainer, which the simulation has, are its own affair. It verifies its checkpoints too,
     # so no launch waits for that. Its one host never leaves, and keeps no
-    # other waiting. A request to save is kept for who asked.
+    # other waiting, and its devices compute rightly. A request to save is kept for who asked. It
+    # has no tool for native stacks.
     kept: set[type] = {
         QuarantineCleared,
         WorkersIdle,
+        NativeStacks,
         LossesNotFinite,
         LaunchCancelled,
         HostsLeaving,
         StragglerFound,
+        DeviceFoundWrong,
+        LossSpiked,
         SaveRequested,
     }
     for t in transitions:

@@ -37,3 +37,15 @@ def tiny(directory: Path | Uri | str, **loop: Any) -> Mapping:
             },
         }
     }
+
+
+def restarts_at_once(number: int) -> Mapping:
+    """The section `autorestart` of a job that is killed `number` times."""
+    return {
+        "max_num_restarts": number,
+        "max_num_preemptions": number,
+        "backoff": {"first": 0.05, "max": 0.2},
+        "standby": "off",
+        "prefetch": False,
+        "repeated_failure_limit": 0,
+    }

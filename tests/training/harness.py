@@ -18,15 +18,18 @@ import yaml
 
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig, TrainerConfig, parse
+from supervisor.config.training.sections import DataloaderConfig
 from supervisor.protocol.environment import without_supervisor_variables
 from supervisor.protocol.failure_record import FailureRecord, parse_failure_record
 from supervisor.protocol.location import Uri
-from tests.forked import forked
+from tests.forked import Forked, forked, start_forked
 from tests.running import PATIENCE
 from tests.training.configs import Mapping as Mapping
 from tests.training.configs import tiny as tiny
 from trainer.bucket_paths import path_of
 from trainer.checkpoint import restore
+from trainer.data import read_examples, shuffled_batches
+from trainer.first_state import first_state
 from trainer.mesh import make_mesh
 from trainer.objective import Objective
 from trainer.objective_choice import objective_of
@@ -46,7 +49,7 @@ def spec(
 
 def spec_of(config: TrainerConfig) -> TrainStateSpec:
     """The spec on one device of training what `config` says."""
-    return spec(config.init, objective=objective_of(config.init, config.fit.train_dataloader))
+    return spec(config.init, objective=objective_of(config.init, config.fit.decisive))
 
 
 def final_state(job: Mapping, model_dir: Path | Uri, step: int = 17) -> TrainState:
@@ -55,7 +58,17 @@ def final_state(job: Mapping, model_dir: Path | Uri, step: int = 17) -> TrainSta
     init = dict(job["trainer"]["init"])
     init["checkpoint"] = {**init["checkpoint"], "directory": str(place)}
     plan = spec_of(parse({"trainer": {**job["trainer"], "init": init}}))
-    return restore(path_of(place), step, plan.abstract, lambda: plan.fresh().frozen)[0]
+    return restore(path_of(place), step, plan.abstract, lambda: start(plan).frozen)[0]
+
+
+def batches_of(loader: DataloaderConfig, batch_size: int, shuffle_seed: int) -> Any:
+    """An endless iterator of global batches of examples, as training gets them."""
+    return shuffled_batches(read_examples(loader), batch_size, shuffle_seed)
+
+
+def start(plan: TrainStateSpec) -> TrainState:
+    """The state of step 0."""
+    return first_state(None, plan, lambda *_: None)
 
 
 def assert_same_bits(one: Any, other: Any) -> None:
@@ -87,18 +100,31 @@ class Trainer:
             ours = self._options(faults)
             return subprocess.run(self._command(), **ours, timeout=PATIENCE, check=False, **options)
         params = self._command()[-1]
-        return forked(params, program="trainer", env=self._environment(faults), joined=True)
+        return forked(params, program="trainer", env=self.environment(*faults), joined=True)
 
     def start(self, *faults: Mapping, **options: Any) -> subprocess.Popen[str]:
         """The same, without waiting for its end."""
         return subprocess.Popen(self._command(), **self._options(faults), **options)
 
-    def _command(self) -> list[str]:
-        params = self.folder / "params.yaml"
-        params.write_text(yaml.safe_dump(self.mapping))
-        return [sys.executable, "-P", "-m", "trainer", str(params)]
+    def start_forked(self, *faults: Mapping) -> Forked:
+        """The same, in a process that needs no imports of its own."""
+        params = self._command()[-1]
+        return start_forked(params, program="trainer", env=self.environment(*faults), joined=True)
 
-    def _environment(self, faults: tuple[Mapping, ...]) -> dict[str, str]:
+    @property
+    def params(self) -> Path:
+        """The file with the config; `write_params` writes it."""
+        return self.folder / "params.yaml"
+
+    def write_params(self) -> None:
+        self.params.write_text(yaml.safe_dump(self.mapping))
+
+    def _command(self) -> list[str]:
+        self.write_params()
+        return [sys.executable, "-P", "-m", "trainer", str(self.params)]
+
+    def environment(self, *faults: Mapping) -> dict[str, str]:
+        """The variables of the process, with these drills."""
         drills = [{"id": f"fault-{index}"} | fault for index, fault in enumerate(faults)]
         environ = without_supervisor_variables(os.environ) | {
             "JAX_PLATFORMS": "cpu",
@@ -112,7 +138,7 @@ class Trainer:
 
     def _options(self, faults: tuple[Mapping, ...]) -> dict[str, Any]:
         return {
-            "env": self._environment(faults),
+            "env": self.environment(*faults),
             "stdout": subprocess.PIPE,
             "stderr": subprocess.STDOUT,
             "text": True,
@@ -127,7 +153,7 @@ class Trainer:
     def state(self, step: int) -> TrainState:
         """The state saved at `step`."""
         plan = spec_of(parse(self.mapping))
-        return restore(self.checkpoints, step, plan.abstract, lambda: plan.fresh().frozen)[0]
+        return restore(self.checkpoints, step, plan.abstract, lambda: start(plan).frozen)[0]
 
     def failure(self) -> FailureRecord:
         return parse_failure_record((self.folder / "failure.json").read_bytes())

@@ -295,11 +295,12 @@ class Gate:
         return SILENCE
 
 
+@pytest.mark.slow
 def test_a_save_that_is_killed_is_not_committed_and_is_cleared_away(
-    emulator: Emulator, tmp_path: Path, cache: dict[str, str], undisturbed: TrainState
+    emulator: Emulator, tmp_path: Path, unoptimised: dict[str, str], undisturbed: TrainState
 ) -> None:
     place = emulator.root / "killed" / "checkpoints"
-    trainer = Trainer(tmp_path, cache, 1, tiny(place))
+    trainer = Trainer(tmp_path, unoptimised, 1, tiny(place))
 
     def killed_at(name: str) -> str:
         """What a trainer says that is killed while this object of step 10 is on its way."""
@@ -360,6 +361,27 @@ def test_a_save_outlives_what_passes(
     assert found is not None
     assert found[0] == 20
     assert saver.said.codes[1] == NoticeCode.CHECKPOINT_UNVERIFIED
+
+
+def test_a_read_outlives_what_passes(
+    emulator: Emulator, saved: tuple[Saver, TrainState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tenth request fails: of Orbax's, of tensorstore's and of ours."""
+    passing = (answered(503, "backendError", "We encountered an internal error."), RESET)
+
+    def plan(asked: Request) -> Fault | None:
+        return passing[asked.count // 10 % 2] if asked.count % 10 == 3 else None
+
+    saver = Saver(saved[0].place)
+    with FaultyStore(emulator, plan).serving() as faulty:
+        for name, value in faulty.proxied.env.items():
+            monkeypatch.setenv(name, value)
+        found = saver.restored()
+        assert len(faulty.requests) > 13, "at least one of each"
+    assert found is not None
+    assert found.step == 20
+    assert_same_bits(found.state.params, saved[1].params)
+    assert saver.said == []
 
 
 # --- copies ---------------------------------------------------------------------------------------

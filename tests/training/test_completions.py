@@ -17,11 +17,13 @@ from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import parse
 from supervisor.config.training.sections import DataloaderConfig
 from trainer.batch_sharder import BatchSharder
-from trainer.data import read_windows
+from trainer.data import read_examples
 from trainer.mesh import make_mesh
-from trainer.objective import Completion, NextToken, token_ids, unlearned
+from trainer.objective import Completion, NextToken, token_ids, unlearned, without_filling
+from trainer.packing import rows_of
+from trainer.replay import marked
 from trainer.step import jit_loss_and_gradients
-from trainer.tokenizer import decode
+from trainer.tokenizer import BYTES, decode
 from trainer.train_state import TrainState, TrainStateSpec
 
 from .harness import assert_same_bits, tiny
@@ -49,7 +51,7 @@ def test_prompts_are_read_and_completions_learned(tmp_path: Path) -> None:
         {"question": "2+2=", "answer": "4"},
         {"question": "\x00", "answer": "no"},
     )
-    windows = read_windows(loader(path, 8))
+    windows = read_examples(loader(path, 8))
     assert len(windows) == 1
     window = windows[0]
     assert decode(token_ids(window)) == "2+2=4"
@@ -62,6 +64,12 @@ def test_prompts_are_read_and_completions_learned(tmp_path: Path) -> None:
     [
         ({"question": "2+2="}, "qa.jsonl:2: no text in the field 'answer'; set completion_field"),
         ({"answer": "4"}, "qa.jsonl:2: no text in the field 'question'; set prompt_field"),
+        (
+            {"question": "2", "answer": ["4"]},
+            "qa.jsonl:2: the field 'answer' holds a list, not text: mend or remove the record, or "
+            "set completion_field to another field",
+        ),
+        ({"question": None, "answer": "4"}, "qa.jsonl:2: the field 'question' holds null, not te"),
         ({"question": "2", "answer": ""}, "qa.jsonl:2: the completion in the field 'answer' is em"),
     ],
 )
@@ -70,7 +78,7 @@ def test_a_record_that_teaches_nothing_is_named(
 ) -> None:
     path = jsonl(tmp_path / "qa.jsonl", {"question": "2+2=", "answer": "4"}, record)
     with pytest.raises(DataError) as error:
-        read_windows(loader(path, 1))
+        read_examples(loader(path, 1))
     assert told in str(error.value)
 
 
@@ -136,3 +144,16 @@ def test_a_batch_without_a_target_moves_nothing() -> None:
     loss, found = jit_loss_and_gradients(spec)(replace(spec.fresh()), sharder.put(nothing))
     assert float(loss) == 0.0
     assert not any(np.asarray(each).any() for each in jax.tree.leaves(found))
+
+
+def test_what_is_learned_of_a_sequence_is_marked_where_it_is_shown() -> None:
+    asked, said = unlearned(np.array([256, *b"2+2="], np.int32)), np.array([*b"4", 256], np.int32)
+    assert marked(np.concatenate([asked, said]), BYTES) == "2+2=«4<end>»"
+    assert marked(np.array([*b"all of it", 256], np.int32), BYTES) == "all of it<end>"
+
+
+def test_what_fills_a_sequence_is_no_part_of_it() -> None:
+    end, example = 2, np.array([-4, -3, 5, 2], np.int32)
+    ((row, _),) = rows_of([(example, "data.jsonl:1")], 7, int(unlearned(end)))
+    assert token_ids(without_filling(row, end)).tolist() == [3, 2, 5, 2], "a learned end stays"
+    assert without_filling(np.full(3, unlearned(end)), end).size == 0

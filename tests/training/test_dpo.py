@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +13,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from supervisor.config.training.data_files import DataError
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import TrainerConfig, parse
 from supervisor.config.training.sections import DataloaderConfig, DpoConfig, ValidationConfig
 from trainer.batch_sharder import BatchSharder
-from trainer.data import read_examples, training_batches
+from trainer.data import read_examples
 from trainer.dpo import DirectPreference
 from trainer.evaluation import Evaluation
 from trainer.evaluation_progress import EvaluationProgress
 from trainer.executables import Executables
 from trainer.log import WorkerLog
 from trainer.mesh import make_mesh
-from trainer.objective import token_ids, unlearned
+from trainer.objective import NextToken, facts_of, model_inputs, token_ids, unlearned
 from trainer.objective_choice import objective_of
 from trainer.step import jit_evaluation_loss, jit_loss_and_gradients, jit_train_step
 from trainer.tokenizer import decode
 from trainer.train_state import TrainStateSpec
+from trainer.training_setup import deciding_facts
 
-from .harness import assert_same_bits, spec_of, tiny
+from .harness import assert_same_bits, batches_of, spec_of, tiny
 
 FIELDS = {"prompt_field": "ask", "chosen_field": "good", "rejected_field": "bad"}
 PAIRS = [{"ask": f"{n}?", "good": "yes", "bad": "no"} for n in range(16)]
@@ -73,11 +75,31 @@ def test_an_evaluation_with_another_beta_does_not_go_on_where_one_was_broken_off
     def begin(beta: float, progress: EvaluationProgress | None = None) -> EvaluationProgress:
         init = config(pairs).init.model_copy(update={"dpo": DpoConfig(beta=beta)})
         spec = TrainStateSpec.of(init, sharder.mesh, DirectPreference(beta))
-        return Evaluation(validation, spec, sharder, executables).begin(progress)
+        return Evaluation(validation, spec, sharder, executables, print).begin(progress)
 
     broken_off = replace(begin(0.5), next_batch=1, total=3.0)
     assert begin(0.5, broken_off).next_batch == 1
     assert begin(5.0, broken_off).next_batch == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Own(NextToken):
+    margin: float = 1.0
+    section: DpoConfig = field(default_factory=DpoConfig)
+    reward: Any = None
+
+
+def test_each_field_of_an_objective_decides_which_compiled_step_is_loaded(pairs: Path) -> None:
+    given = [Own(), Own(margin=2.0), Own(section=DpoConfig(beta=0.7)), NextToken()]
+    assert len({json.dumps(facts_of(each)) for each in given}) == len(given)
+    assert facts_of(Own(nnx.LoRAParam, reward=print)).keys() < facts_of(Own()).keys()
+
+    def facts(beta: float) -> dict[str, Any]:
+        it = config(pairs)
+        init = it.init.model_copy(update={"dpo": DpoConfig(beta=beta)})
+        return deciding_facts(it.model_copy(update={"init": init}), Rung(1, 1, 1, 4, 2))
+
+    assert facts(0.5) == facts(0.5) != facts(5.0)
 
 
 def loader(path: Path, length: int = 8) -> DataloaderConfig:
@@ -159,7 +181,7 @@ def test_the_loss_is_that_of_the_paper() -> None:
     np.testing.assert_allclose(measured["reward_margin"], margins, rtol=1e-4)
     assert list(measured["reward_accuracy"]) == [float(margin > 0) for margin in margins]
     np.testing.assert_array_equal(
-        objective.inputs(jnp.asarray(tokens))[2:], ids.reshape(4, 3)[2:, :2]
+        model_inputs(objective, jnp.asarray(tokens))[2:], ids.reshape(4, 3)[2:, :2]
     )
 
 
@@ -168,7 +190,7 @@ def test_a_toy_preference_is_learned_and_the_reference_stays(pairs: Path, lora: 
     parsed = config(pairs, lora=lora)
     plan = spec_of(parsed)
     sharder = BatchSharder(plan.mesh, Rung(1, 1, 1, 8, 1))
-    batches = training_batches(parsed.fit.train_dataloader, 8, 1)
+    batches = batches_of(parsed.fit.decisive, 8, 1)
     state, step, told = plan.fresh(), jit_train_step(plan), []
     assert_same_bits(
         state.frozen,
@@ -190,9 +212,9 @@ def test_a_toy_preference_is_learned_and_the_reference_stays(pairs: Path, lora: 
 def gradients(parsed: TrainerConfig, rung: Rung) -> tuple[Any, Any]:
     """Of the second step, in which the model is not the reference any more."""
     sharder = BatchSharder(make_mesh(rung), rung)
-    objective = objective_of(parsed.init, parsed.fit.train_dataloader)
+    objective = objective_of(parsed.init, parsed.fit.decisive)
     plan = TrainStateSpec.of(parsed.init, sharder.mesh, objective)
-    batches = training_batches(parsed.fit.train_dataloader, 8, 1)
+    batches = batches_of(parsed.fit.decisive, 8, 1)
     state, _ = jit_train_step(plan)(plan.fresh(), sharder.put(next(batches)))
     result: tuple[Any, Any] = jit_loss_and_gradients(plan)(state, sharder.put(next(batches)))
     return result

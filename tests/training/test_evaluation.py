@@ -6,18 +6,28 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from supervisor.config.training.layout import Rung
+from supervisor.config.training.resolved import parse
 from tests.training.notices import Notices
 from tests.training.test_foreign import commit
 from tests.training.test_metrics import told, writing
+from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import newest_step
 from trainer.checkpoint_steps import Keep, RenamedSteps
+from trainer.evaluation import Evaluation
 from trainer.evaluation_progress import EvaluationNote, EvaluationProgress
+from trainer.executables import Executables
+from trainer.log import WorkerLog
 from trainer.manifest import EVALUATION_NOTE, read_manifest
+from trainer.mesh import make_mesh
+from trainer.objective_choice import objective_of
+from trainer.train_state import TrainStateSpec
 
-from .harness import MakeTrainer, Trainer, assert_same_bits
+from .harness import MakeTrainer, Trainer, assert_same_bits, tiny
 
 LAST = 16
 LONG = 400
@@ -109,16 +119,16 @@ def test_it_goes_on_in_the_middle(make_evaluating: MakeEvaluating) -> None:
     whole.finish()
     middle, delay = set[int](), 0.02
     for attempt in range(1, 13):
-        process = writing(struck, attempt).start()
+        process = writing(struck, attempt).start_forked()
         assert process.stdout is not None
         output = ""
-        for line in process.stdout:
+        for line in map(bytes.decode, process.stdout):
             output += line
             if line.startswith("evaluation step: ") and len(middle) < 2:
                 time.sleep(delay)  # that decides in which batch it is met
                 process.send_signal(signal.SIGTERM)
-        process.stdout.close()
-        if process.wait() == 0:
+        process.communicate()
+        if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGTERM, output
         (done,) = [int(line.split()[5]) for line in output.splitlines() if "stops after" in line]
@@ -129,6 +139,21 @@ def test_it_goes_on_in_the_middle(make_evaluating: MakeEvaluating) -> None:
     assert f"validation goes on after {max(middle)} of" in output
     assert told(struck.folder) == told(whole.folder)
     assert_same_bits(struck.state(LAST), whole.state(LAST))
+
+
+def test_that_its_data_are_read_is_told(tmp_path: Path) -> None:
+    config, rung = parse(tiny(tmp_path)), Rung(1, 1, 1, 4, 1)
+    sharder, executables = BatchSharder(make_mesh(rung), rung), Executables(None, {}, WorkerLog())
+    objective = objective_of(config.init, config.fit.decisive)
+    spec = TrainStateSpec.of(config.init, sharder.mesh, objective)
+    read: list[int] = []
+    assert config.fit.validation is not None
+    evaluation = Evaluation(config.fit.validation, spec, sharder, executables, read.append)
+    begin = evaluation.begin()
+    state: Any = None  # no batch is evaluated
+    assert evaluation.run(state, begin, stop=lambda: True) is begin
+    assert read
+    executables.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import NamedSharding, PartitionSpec
 
 from supervisor.protocol.messages import NoticeCode
@@ -21,7 +22,8 @@ from trainer.log import WorkerLog
 
 from . import harness  # noqa: F401  (sets the devices)
 
-EVERYWHERE = NamedSharding(jax.make_mesh((4,), ("data",)), PartitionSpec())
+MESH = jax.make_mesh((4,), ("data",))
+EVERYWHERE = NamedSharding(MESH, PartitionSpec())
 COMPILED = ""
 
 
@@ -42,6 +44,16 @@ class _Listener(WorkerLog):
         self.source = source
 
 
+@pytest.fixture(autouse=True)
+def _compile_anew() -> Iterator[None]:
+    """What comes from the compilation cache is not kept."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
+
+
 @pytest.fixture
 def said() -> Notices:
     return Notices()
@@ -55,7 +67,7 @@ def start(tmp_path: Path, said: Notices) -> Callable[..., tuple[Any, str]]:
         listener = _Listener(said)
         directory = tmp_path / "cache" / "executables"
         executables = Executables(directory, config, listener)
-        executables.begin_loading("step")
+        executables.begin_loading("step", MESH)
         function = jax.jit(
             lambda x: {"y": x * factor + 1, "n": (jnp.sum(x),)}, out_shardings=EVERYWHERE
         )

@@ -47,7 +47,7 @@ def test_nothing_is_printed_past_the_log() -> None:
         and isinstance(node.func, ast.Name)
         and node.func.id == "print"
     ]
-    assert {*printing} == {"aot.py", "log.py", "replay.py"}, "these two answer with JSON"
+    assert {*printing} == {"aot.py", "export.py", "log.py", "replay.py"}, "commands that answer"
 
 
 def test_every_code_is_used() -> None:

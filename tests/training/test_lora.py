@@ -19,7 +19,6 @@ from supervisor.protocol.messages import NoticeCode
 from trainer.batch_sharder import BatchSharder
 from trainer.checkpoint import newest_step
 from trainer.checkpoint_steps import NoUsableCheckpointError
-from trainer.data import training_batches
 from trainer.first_state import first_state
 from trainer.layers import Linear
 from trainer.lora import merged
@@ -30,7 +29,7 @@ from trainer.objective_choice import objective_of
 from trainer.step import jit_loss_and_gradients, jit_train_step
 from trainer.train_state import Params, TrainStateSpec
 
-from .harness import MakeTrainer, Trainer, assert_same_bits, spec_of, tiny
+from .harness import MakeTrainer, Trainer, assert_same_bits, batches_of, spec_of, tiny
 from .notices import Notices
 
 ADAPTERS = {"rank": 2, "alpha": 8, "dropout": 0.3, "pattern": r"attention\.(query|value)|mlp\.down"}
@@ -93,9 +92,9 @@ def gradients(rung: Rung, *, bitwise: bool = False) -> tuple[Any, Any]:
         mapping["trainer"]["init"]["loop"] |= {"micro_batch_size": 2}
     parsed = parse(mapping)
     sharder = BatchSharder(make_mesh(rung), rung)
-    objective = objective_of(parsed.init, parsed.fit.train_dataloader)
+    objective = objective_of(parsed.init, parsed.fit.decisive)
     plan = TrainStateSpec.of(parsed.init, sharder.mesh, objective)
-    batch = next(training_batches(parsed.fit.train_dataloader, 8, 1))
+    batch = next(batches_of(parsed.fit.decisive, 8, 1))
     result: tuple[Any, Any] = jit_loss_and_gradients(plan)(plan.fresh(), sharder.put(batch))
     return result
 
@@ -120,7 +119,7 @@ def test_training_learns_and_leaves_the_base_alone() -> None:
     parsed = config(pattern=".", dropout=0.1)
     plan = spec_of(parsed)
     sharder = BatchSharder(plan.mesh, Rung(1, 1, 1, 8, 1))
-    batch = sharder.put(next(training_batches(parsed.fit.train_dataloader, 8, 1)))
+    batch = sharder.put(next(batches_of(parsed.fit.decisive, 8, 1)))
     state, step, losses = plan.fresh(), jit_train_step(plan), []
     for _ in range(30):
         state, measured = step(state, batch)
@@ -170,7 +169,7 @@ def test_another_base_or_other_adapters_are_refused_by_name(make_trainer: MakeTr
 
     told = refused(seed=4)
     assert "its frozen weights have the fingerprint" in told
-    assert "those that the config gives (start_from, or init.seed)" in told
+    assert "those that the config gives (start_from, model.pretrained or init.seed)" in told
     assert "lora.rank is 2 there, but 3 in the config" in refused(lora=ADAPTERS | {"rank": 3})
     assert "lora.rank is 2 there, but None in the config" in refused(lora=None)
     trainer.mapping["trainer"]["init"] = init

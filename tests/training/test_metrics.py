@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from supervisor.protocol import metrics_file
 from tests.training.harness import MakeTrainer, Trainer
 from trainer.metrics import MetricsWriter
 
@@ -21,7 +22,7 @@ SEED = int(os.environ.get("SEED", random.randrange(2**32)))
 def told(folder: Path) -> list[dict[str, Any]]:
     """The lines of the file, without what differs from run to run."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("time", "attempt")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in metrics_file.OF_THE_RUN} for line in lines]
 
 
 def writing(trainer: Trainer, attempt: int = 1, *, tensorboard: bool = False) -> Trainer:
@@ -65,8 +66,10 @@ def test_killed_at_some_steps_it_has_each_step_once(make_trainer: MakeTrainer) -
     assert [line["step"] for line in expected if "evaluation_loss" in line] == [4, 8, 12, 16]
 
     struck = make_trainer("struck")
-    for attempt, step in enumerate((3, 9, 13), 1):
-        writing(struck, attempt, tensorboard=True).run({"step": step, "signal": "SIGKILL"})
+    deaths: tuple[dict[str, Any], ...] = {"step": 3}, {"step": 9}, {"stage": "FINISHING"}
+    for attempt, moment in enumerate(deaths, 1):
+        writing(struck, attempt, tensorboard=True).run({**moment, "signal": "SIGKILL"})
+    assert told(struck.folder) == expected, "also of the last step, once that is committed"
     writing(struck, 4, tensorboard=True).finish()
     assert told(struck.folder) == expected
     for folder in (whole.folder, struck.folder):
@@ -88,14 +91,14 @@ def test_killed_twenty_times_at_random_it_has_each_step_once(make_trainer: MakeT
     kills = attempt = 0
     while kills < 20:
         attempt += 1
-        process = writing(struck, attempt).start()
+        process = writing(struck, attempt).start_forked()
         assert process.stdout is not None
         left = chance.randrange(1, 12)
         while left and (line := process.stdout.readline()):
-            left -= line.startswith("step ")
-        process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-        process.stdout.close()
+            left -= line.startswith(b"step ")
+        process.kill()
+        process.communicate()
+        kills += process.returncode == -signal.SIGKILL
         assert attempt < 200
         if attempt > kills:  # it has come to its end: once more from an earlier step
             break

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,15 @@ import pytest
 
 from supervisor.protocol.committed import MARKER
 from supervisor.protocol.messages import NoticeCode
+from tests.running import PATIENCE
 from tests.training.notices import Notices
 from tests.training.test_foreign import state_of
 from trainer.checkpoint import CheckpointSaver, newest_step
 from trainer.checkpoint_steps import NoUsableCheckpointError, RenamedSteps
+from trainer.marked_steps import MarkedSteps
 from trainer.retries import Retries, may_pass
 
-from .harness import MakeTrainer, assert_same_bits
+from .harness import MakeTrainer, Trainer, assert_same_bits
 
 QUICK = Retries(pauses=(0.0, 0.0, 0.0))
 PASSING = [errno.EIO, errno.EAGAIN, errno.ETIMEDOUT]
@@ -143,7 +147,7 @@ def save(checkpoints: CheckpointSaver, step: int) -> int:
     while is_due:
         checkpoints.wait_for_next_try()
         checkpoints.save(state_of(step), step, {"next": step})
-        checkpoints.committed(wait=True)
+        checkpoints.committed(wait=True, saves_next=True)
         is_due = checkpoints.has_failed
         failures += is_due
     checkpoints.wait_for_manifest()
@@ -159,7 +163,7 @@ def test_a_save_that_fails_twice_is_made_again_and_leaves_nothing(
     assert save(checkpoints, 5) == 2
     assert save(checkpoints, 7) == 0
     assert checkpoints.newest_verified() == 7
-    assert not said
+    assert said.codes == [NoticeCode.SAVE_FAILED] * 2
     assert {path.name for path in directory.iterdir()} - {"5", "7"} == {
         "supervise_ledger_by-hand.json"
     }
@@ -180,16 +184,52 @@ def test_a_save_that_fails_is_due_again_at_once_and_then_as_before(
 
 
 def test_a_save_that_fails_each_time_is_an_error(
-    directory: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path,
 ) -> None:
-    checkpoints = opened(directory, Notices(), failing_commits(errno.EIO, 100))
+    said = Notices()
+    checkpoints = opened(directory, said, failing_commits(errno.EIO, 100))
     with pytest.raises(OSError, match="Input/output error"):
         save(checkpoints, 5)
-    assert capsys.readouterr().out.count("the save of step 5 failed") == 3
+    assert said.codes == [NoticeCode.SAVE_FAILED] * 3
     said = Notices()
     assert opened(directory, said).newest() is None
     assert not list(directory.glob("*tmp"))
     assert not said
+
+
+def on_a_mount(directory: Path, said: Notices) -> CheckpointSaver:
+    """What saves by the rules for a mounted bucket; its first save fails."""
+    fail = failing_commits(errno.EIO, 1)
+    return CheckpointSaver(MarkedSteps(directory), 2, {}, said, before_commit=fail, retries=QUICK)
+
+
+def test_on_a_mount_the_next_step_is_saved_in_place_of_one_that_failed(directory: Path) -> None:
+    said = Notices()
+    checkpoints = on_a_mount(directory, said)
+    checkpoints.save(state_of(5), 5, {"next": 5})
+    assert checkpoints.committed(wait=True) is None
+    assert checkpoints.due(6)
+    checkpoints.save(state_of(6), 6, {"next": 6})
+    assert checkpoints.committed(wait=True) == 6
+    assert said.codes == [NoticeCode.SAVE_FAILED]
+    assert {path.name for path in directory.iterdir()} == {"6", "supervise_ledger_by-hand.json"}
+    checkpoints.close()
+
+
+def test_on_a_mount_the_same_step_is_not_saved_again(directory: Path) -> None:
+    """Parts of the save that failed may still arrive there."""
+    checkpoints = on_a_mount(directory, Notices())
+    with pytest.raises(OSError, match="Input/output error"):
+        save(checkpoints, 5)
+
+
+def test_on_a_mount_of_several_the_one_that_failed_ends_with_its_own_error(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(OSError, match=r"^\[Errno 5\] Input/output error") as caught:
+        save(on_a_mount(directory, Notices()), 5)
+    assert type(caught.value) is OSError, "it has not only heard of it"
 
 
 @pytest.mark.parametrize("times", [2, 100])
@@ -229,6 +269,204 @@ def test_damage_is_not_tried_again(directory: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(NoUsableCheckpointError):
         checkpoints.restore(state_of(0))
     assert "tried again" not in capsys.readouterr().out
+
+
+def test_where_others_wait_for_it_the_commit_alone_is_tried_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another save would have to be begun by all of them."""
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    said = Notices()
+    checkpoints = opened(directory, said, failing_commits(errno.EIO, 2))
+    assert save(checkpoints, 5) == 0
+    assert capsys.readouterr().out.count("the commit of step 5 failed") == 2
+    assert checkpoints.newest() == 5
+    assert not said
+    checkpoints.close()
+
+
+@pytest.mark.parametrize(
+    ("saves_next", "when"), [(True, "in 0.0 s"), (False, "at the next step that is due")]
+)
+def test_it_is_told_when_a_save_of_several_processes_is_tried_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *, saves_next: bool, when: str
+) -> None:
+    """At the end there is no next step: the same one is saved again."""
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    said = Notices()
+    checkpoints = opened(directory, said, failing_commits(errno.EIO, 4))
+    checkpoints.save(state_of(5), 5, {"next": 5})
+    assert checkpoints.committed(wait=True, saves_next=saves_next) is None
+    assert [text.rpartition(": it is tried again ")[2] for text in said] == [when]
+
+
+def report_of_rename(monkeypatch: pytest.MonkeyPatch, target: Path, number: int) -> list[Path]:
+    """Have the first rename to `target` take effect, but report an error; returns where it is told
+    that this happened."""
+    rename, told = os.rename, list[Path]()
+
+    def renamed(source: Any, to: Any, **options: Any) -> None:
+        rename(source, to, **options)
+        if not told and Path(to) == target:
+            told.append(target)
+            raise error_of(number)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    return told
+
+
+@pytest.mark.parametrize("what", ["5", "5.orbax-checkpoint-tmp/params"])
+def test_a_commit_that_took_effect_is_done_though_an_error_is_reported(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A rename on a soft NFS mount may time out and be done nevertheless."""
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    said = Notices()
+    checkpoints = opened(directory, said)
+    told = report_of_rename(monkeypatch, directory / what, errno.ETIMEDOUT)
+    assert save(checkpoints, 5) == 0
+    assert told
+    assert checkpoints.newest_verified() == 5
+    assert not said
+    checkpoints.close()
+
+
+def test_a_step_that_is_there_is_no_commit_of_ones_own_if_the_error_does_not_pass(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another owner may have removed what this one has written, and have saved that step."""
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    checkpoints = opened(directory, Notices())
+    report_of_rename(monkeypatch, directory / "5", errno.ENOENT)
+    with pytest.raises(FileNotFoundError):
+        save(checkpoints, 5)
+
+
+# --- several processes ----------------------------------------------------------------------------
+
+UNRELIABLE = """
+import builtins, errno, os
+
+left = {"write": 2, "open": 2}
+
+def failing(kind, function, is_it):
+    def call(path, *arguments, **options):
+        if left[kind] and is_it(str(path)):
+            left[kind] -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return function(path, *arguments, **options)
+    return call
+
+builtins.open = failing("write", open, lambda path: path.endswith("MARKER"))
+os.open = failing("open", os.open, lambda path: path.endswith("5/params/_METADATA"))
+"""
+"""A `sitecustomize`: the marker of a step cannot be written at first, and step 5 not be read."""
+
+
+WRITES_FAIL = """
+import os
+
+if os.environ.get("JAX_PROCESS_ID") == "FAILING":
+    import tensorstore
+
+    opened, steps = tensorstore.open, {"STEPS"}
+
+    def failing(spec, *arguments, **options):
+        if any(f"/{step}.orbax-checkpoint-tmp/params" in str(spec) for step in steps):
+            raise ValueError("Error writing: Failed to fsync file: ERROR [x]")
+        return opened(spec, *arguments, **options)
+
+    tensorstore.open = failing
+"""
+"""A `sitecustomize`: one process cannot write its part of some steps."""
+
+
+def writes_fail(folder: Path, process: int, steps: Sequence[int], number: int) -> str:
+    """Write a `sitecustomize` by which `process` cannot write its part of `steps`; returns what
+    PYTHONPATH is then."""
+    text = WRITES_FAIL.replace("FAILING", str(process)).replace("ERROR", os.strerror(number))
+    text = text.replace('"STEPS"', ", ".join(map(str, steps)))
+    (folder / "sitecustomize.py").write_text(text)
+    return str(folder)
+
+
+def start_two(trainer: Trainer, python_path: str | None = None) -> list[subprocess.Popen[str]]:
+    """Start two processes that train together."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    running = []
+    for rank in range(2):
+        trainer.extra = {
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+            "JAX_NUM_PROCESSES": "2",
+            "JAX_PROCESS_ID": str(rank),
+            "SUPERVISE_FAILURE_FILE": str(trainer.folder / f"failure{rank}.json"),
+        }
+        if python_path is not None:
+            trainer.extra["PYTHONPATH"] = python_path
+        running.append(trainer.start())
+    return running
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_of_two_processes_both_give_a_save_up_that_one_cannot_write(
+    make_trainer: MakeTrainer, tmp_path: Path, failing: int
+) -> None:
+    """The save at the end is tried again at the same step."""
+    trainer = make_trainer(max_steps=11)
+    running = start_two(trainer, writes_fail(tmp_path, failing, [5], errno.EIO))
+    printed = [process.communicate(timeout=PATIENCE)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0], "\n".join(printed)
+    told = [line for line in printed[0].splitlines() if "the save of step 5 failed" in line]
+    assert len(told) == 1, printed[0]
+    assert f"(process {failing}: " in told[0]
+    assert told[0].endswith("it is tried again at the next step that is due")
+    assert "the save of step 5" not in printed[1], "one line tells it"
+    assert {path.name for path in trainer.checkpoints.iterdir() if path.is_dir()} == {"10", "11"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", [0, 1])
+def test_of_two_processes_the_one_that_cannot_write_ends_with_its_own_error(
+    make_trainer: MakeTrainer, tmp_path: Path, failing: int
+) -> None:
+    """The other one, which has only heard of it, says nothing of storage."""
+    trainer = make_trainer(max_steps=21)
+    python_path = writes_fail(tmp_path, failing, [5, 10, 15, 20], errno.EIO)
+    running = start_two(trainer, python_path)
+    printed, _ = running[failing].communicate(timeout=PATIENCE)
+    running[1 - failing].kill()
+    running[1 - failing].communicate(timeout=PATIENCE)
+    assert running[failing].returncode == 1, printed
+    own, heard = (trainer.folder / f"failure{rank}.json" for rank in (failing, 1 - failing))
+    assert [each["type"] for each in json.loads(own.read_text())["exceptions"]] == [
+        "builtins.ValueError"
+    ]
+    assert not heard.exists() or "Input/output error" not in heard.read_text()
+
+
+@pytest.mark.slow
+def test_of_two_processes_each_outlives_storage_that_fails_for_a_moment(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(UNRELIABLE.replace("MARKER", MARKER))
+
+    def run(trainer: Trainer, *, fails: bool) -> list[str]:
+        running = start_two(trainer, str(tmp_path) if fails else None)
+        printed = [process.communicate(timeout=PATIENCE)[0] for process in running]
+        assert [process.returncode for process in running] == [0, 0], "\n".join(printed)
+        return printed
+
+    whole, struck = make_trainer("whole"), make_trainer("struck")
+    for trainer in (whole, struck):
+        trainer.mapping["trainer"]["init"]["loop"]["max_steps"] = 5
+        run(trainer, fails=trainer is struck)
+        trainer.mapping["trainer"]["init"]["loop"]["max_steps"] = 9
+        printed = run(trainer, fails=trainer is struck)
+    assert printed[0].count("the commit of ") == 2
+    assert printed[0].count("the read of step 5 failed") > 0, "it alone reads all files itself"
+    assert all("restored step 5" in each for each in printed)
+    assert_same_bits(struck.state(9), whole.state(9))
 
 
 # --- the kernel -----------------------------------------------------------------------------------

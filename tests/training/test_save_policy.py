@@ -205,7 +205,7 @@ def test_several_processes_look_less_and_less_often_and_at_the_same_steps() -> N
 
 @pytest.mark.slow
 def test_workers_that_save_by_time_save_the_same_steps_and_resume_to_the_bit(
-    start: Start, model_dir: Path, tmp_path: Path, cache: dict[str, str]
+    start: Start, model_dir: Path, tmp_path: Path, unoptimised: dict[str, str]
 ) -> None:
     from tests.end_to_end.test_training import config
 
@@ -215,19 +215,19 @@ def test_workers_that_save_by_time_save_the_same_steps_and_resume_to_the_bit(
         return made
 
     killed = job(model_dir, "0.2s", {"step": 45, "signal": "SIGKILL", "rank": 1})
-    result = start(killed, env=cache).result(180)
+    result = start(killed, env=unoptimised).result(180)
     assert result.code == 0, result.log
     first, second = result.summary["attempts"]
     assert 0 < second["starting_step"] == first["newest_committed_step"] <= 45
     assert len(list(committed_steps(model_dir / "checkpoints"))) >= 2
     whole = job(tmp_path / "whole", 30)
-    assert start(whole, env=cache).result(180).code == 0
+    assert start(whole, env=unoptimised).result(180).code == 0
     assert_same_bits(final_state(killed, model_dir, 60), final_state(whole, tmp_path / "whole", 60))
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_job_that_chooses_when_it_saves_is_killed_and_ends_with_the_same_bits(
-    workers: int, start: Start, model_dir: Path, tmp_path: Path, cache: dict[str, str]
+    workers: int, start: Start, model_dir: Path, tmp_path: Path, unoptimised: dict[str, str]
 ) -> None:
     """Slow input makes attempt 1 last until its first save, and past it."""
     from tests.end_to_end.test_training import config
@@ -242,7 +242,7 @@ def test_a_job_that_chooses_when_it_saves_is_killed_and_ends_with_the_same_bits(
     slow = {"step": 1, "slow_input": 0.25}
     kill = {"step": 60, "signal": "SIGKILL", "rank": workers - 1}
     killed = job(model_dir, "auto", slow, kill)
-    result = start(killed, env=cache).result(180)
+    result = start(killed, env=unoptimised).result(180)
     assert result.code == 0, result.log
     told = result.events("save-interval-chosen", attempt=1)
     assert {one["level"] for one in told} == {"info"}
@@ -250,5 +250,5 @@ def test_a_job_that_chooses_when_it_saves_is_killed_and_ends_with_the_same_bits(
     assert second["starting_step"] == first["newest_committed_step"]
     assert second["starting_step"] in [one["step"] for one in told]
     whole = job(tmp_path / "whole", 30)
-    assert start(whole, env=cache).result(180).code == 0
+    assert start(whole, env=unoptimised).result(180).code == 0
     assert_same_bits(final_state(killed, model_dir, 70), final_state(whole, tmp_path / "whole", 70))

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from supervisor.config.training.layout import Rung
 from supervisor.config.training.resolved import InitConfig, parse
-from supervisor.config.training.sections import OptimizerConfig, ValidationConfig
+from supervisor.config.training.sections import OptimizerConfig, Remat, ValidationConfig
 from trainer.batch_sharder import BatchSharder
 from trainer.data import Batch
 from trainer.evaluation import Evaluation
@@ -29,7 +29,7 @@ from trainer.executables import Executables
 from trainer.log import WorkerLog
 from trainer.mesh import make_mesh
 from trainer.optimizer import make_schedule
-from trainer.step import Metrics, jit_train_step
+from trainer.step import Metrics, jit_loss_and_gradients, jit_train_step
 from trainer.termination import Termination
 from trainer.train_state import TrainState, TrainStateSpec
 
@@ -63,6 +63,7 @@ def _step(init: InitConfig, rung: Rung) -> tuple[TrainState, Metrics]:
     return state, metrics
 
 
+ONE = Rung(1, 1, 1, 8, 1)
 RUNGS = [Rung(1, 1, 1, 2, 4), Rung(4, 2, 2, 1, 2)]
 
 
@@ -140,8 +141,28 @@ def test_the_rate_warms_up_and_falls_to_its_final_fraction() -> None:
     assert rates[4:] == sorted(rates[4:], reverse=True)
 
 
+def test_what_is_kept_for_the_backward_pass_changes_no_gradient() -> None:
+    """What is not kept is computed again: with `dots` the products of attention alone, with
+    `blocks` all of them."""
+    products, found = {}, []
+    for remat in Remat:
+        init = _init(dropout=0.1)  # the same masks, too
+        init = init.model_copy(update={"loop": init.loop.model_copy(update={"remat": remat})})
+        sharder = BatchSharder(make_mesh(ONE), ONE)
+        spec = TrainStateSpec.of(init, sharder.mesh)
+        state, tokens = spec.fresh(), sharder.put(_batch())
+        lowered = jit_loss_and_gradients(spec).lower(state, tokens)
+        products[remat] = lowered.as_text().count("dot_general")
+        found.append(lowered.compile()(state, tokens)[1])
+    assert products[Remat.DOTS] == products[Remat.NONE] + 2
+    assert products[Remat.BLOCKS] > products[Remat.DOTS]
+    for other in found[1:]:
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), found[0], other)
+
+
 def test_gradients_are_clipped_by_their_global_norm() -> None:
     init = _init("sgd")
+    assert init.optimizer is not None
     clipped = init.optimizer.model_copy(update={"clip_norm": 1e-3})
     state, metrics = _step(init.model_copy(update={"optimizer": clipped}), RUNGS[0])
     assert metrics["gradient_norm"] > 1e-2
@@ -164,7 +185,7 @@ def test_an_evaluation_repeats_itself_to_the_bit_also_in_parts(termination: Term
         {"every": 4, "steps": 5, "dataloader": {"paths": "stdlib/json/tool.py"}}
     )
     executables = Executables(None, {}, WorkerLog())
-    evaluation, state = Evaluation(config, spec, sharder, executables), spec.fresh()
+    evaluation, state = Evaluation(config, spec, sharder, executables, print), spec.fresh()
     first = evaluation.begin()
     loss = evaluation.run(state, first, termination.requested)
     assert isinstance(loss, float)
@@ -179,4 +200,4 @@ def test_an_evaluation_repeats_itself_to_the_bit_also_in_parts(termination: Term
         kept = EvaluationProgress.parsed(json.loads(json.dumps(found.encoded())))
         assert evaluation.run(state, evaluation.begin(kept), lambda: False) == loss
     other = config.model_copy(update={"steps": 4})
-    assert Evaluation(other, spec, sharder, executables).begin(kept).next_batch == 0
+    assert Evaluation(other, spec, sharder, executables, print).begin(kept).next_batch == 0

@@ -14,23 +14,22 @@ from supervisor.host import tree
 from supervisor.ports import ProcessStarter
 
 
-def dump_native_stacks(starter: ProcessStarter, pid: int, path: Path) -> bool:
+def dump_native_stacks(starter: ProcessStarter, pid: int, path: Path) -> int | None:
     """Start py-spy to write the Python and native stacks of `pid` to `path`.
 
-    Returns at once: False if py-spy is not installed, so that nothing is written. py-spy is a
-    process of the job: if it takes too long, it is killed together with the worker.
+    Returns at once a pidfd of py-spy for the caller to close; None if py-spy is not installed, so
+    that nothing is written. py-spy is a process of the job: if it takes too long, it is killed
+    together with the worker.
 
     Raises:
         OSError: `path` cannot be opened, or py-spy cannot be started.
     """
     tool = shutil.which("py-spy", path=sysconfig.get_path("scripts")) or shutil.which("py-spy")
     if tool is None:
-        return False
+        return None
     with opened(path, new=True) as file:
-        argv = [tool, "dump", "--native", "--pid", str(pid)]
-        started = starter.start(argv, os.environ, file.fileno(), file.fileno())
-    os.close(started.pidfd)
-    return True
+        argv = [tool, "dump", "--native", "--full-filenames", "--pid", str(pid)]
+        return starter.start(argv, os.environ, file.fileno(), file.fileno()).pidfd
 
 
 def cpu_seconds(pid: int) -> float:

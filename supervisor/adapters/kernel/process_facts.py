@@ -18,14 +18,19 @@ from supervisor.protocol.messages import printable
 from supervisor.protocol.reading import read
 
 _MAX_COMMAND = 120
-_MAX_BYTES = 1 << 16
+_MAX_ARGUMENTS = 1 << 23
+"""More bytes than Linux lets a program be started with (6 MiB)."""
 _MAX_THREADS = 1000
 _ENDED, _STOPPED = ("Z", "X"), ("T", "t")
-_SIGWAIT = "do_sigtimedwait"
-"""The kernel's name (`wchan`) for where a thread sleeps that is in `sigwait`."""
+_SIGWAIT, _WAITS_FOR_CHILD = "do_sigtimedwait", "do_wait"
+"""The kernel's names (`wchan`) for where a thread sleeps that is in `sigwait`, or in `wait`."""
 _READS, _WRITES = (0,), (1, 2)
 _COMPUTES = (b"/jaxlib/", b"/libtpu/", b"/torch/lib/", b"/tensorflow/")
 """Folders of libraries that compute, as they are in the paths of /proc/PID/maps."""
+_NUMPY = b"/numpy/"
+_LIBPYTHON = b"/libpython"
+_MOST_PROGRAMS = 4
+"""Of how many programs below a wrapper stacks are taken."""
 _MAX_MAPS = 1 << 24
 _MAX_ENVIRON = 1 << 22
 _SHELLS = frozenset({"ash", "bash", "dash", "ksh", "ksh93", "mksh", "sh", "yash", "zsh"})
@@ -144,7 +149,7 @@ def foreground_children(pid: int) -> list[tuple[int, tree.Stat]]:
     it with SIGINT and SIGQUIT ignored (POSIX 2.11); with job control, each job has a process group
     of its own.
     """
-    reaction = sigterm_reaction(pid) if _is_shell(pid) else SigtermReaction.UNKNOWN
+    reaction = sigterm_reaction(pid) if is_shell(pid) else SigtermReaction.UNKNOWN
     if reaction not in (SigtermReaction.HANDLED, SigtermReaction.IGNORED):
         return []
     found = []
@@ -166,25 +171,122 @@ def programs_below(pid: int) -> list[tuple[int, tree.Stat]]:
     parts of their parent, as its data loaders are. A launcher that has loaded such a library
     itself, as torchrun has, is no wrapper in this sense: it passes SIGTERM on. Nor is another
     supervisor, which has workers of its own.
+
+    Helpers load NumPy, too. So a program that has loaded it, and none of `_COMPUTES`, counts only
+    where it is the one process that the wrapper has.
     """
-    if _is_shell(pid) or _computes(pid):
+    if is_shell(pid) or _computes(pid):
         return []
+    found = _outermost_below(pid, _computes) or _only_program_below(pid)
+    return [(child, seen) for child, seen in found if sigterm_reaction(child).may_save]
+
+
+def run_by_shell(pid: int) -> list[tuple[int, tree.Stat]]:
+    """Returns the processes below the shell `pid` that are no shells, without what is below them;
+    those that have ended and that no shell has reaped yet are among them."""
+    found = []
+    shells = [pid]
+    while shells:
+        for child in tree.children(shells.pop()):
+            if is_shell(child):
+                shells.append(child)
+            elif (seen := tree.stat(child)) is not None:
+                found.append((child, seen))
+    return found
+
+
+def unasked_below(pid: int) -> list[tuple[int, tree.Stat]]:
+    """Returns the outermost programs below `pid` that may save when they get SIGTERM, if `pid` is a
+    shell or another wrapper, which may have kept SIGTERM to itself; else none."""
+    if _loads(pid, (*_COMPUTES, _NUMPY)):
+        return []
+    return _outermost_below(pid, lambda child: sigterm_reaction(child).may_save)
+
+
+def python_programs(pid: int) -> list[tuple[int, tree.Stat]]:
+    """Returns the processes whose Python stacks show what `pid` does; none: it runs no Python.
+
+    These are the outermost Python programs below `pid`, at most four, if it is a shell or another
+    wrapper; else `pid` itself. A wrapper is no Python program, or waits for its child and has
+    loaded no library that computes.
+    """
+    found: list[tuple[int, tree.Stat]] = []
+    if _is_wrapper(pid):
+        found = _outermost_below(pid, lambda child: not _is_wrapper(child), _is_inner_part)
+        found = found or _outermost_below(pid, _is_python, _is_inner_part)
+    if not found and _is_python(pid) and (seen := tree.stat(pid)) is not None:
+        found = [(pid, seen)]
+    return found[:_MOST_PROGRAMS]
+
+
+def _is_inner_part(child: int, parent: int) -> bool:
+    """True if a process is a part of its parent, and runs no programs, as a subshell does."""
+    return not is_shell(child) and _is_part(child, parent)
+
+
+def _is_wrapper(pid: int) -> bool:
+    if not _is_python(pid):
+        return True
+    return _waits_for_child(pid) and not _loads(pid, (*_COMPUTES, _NUMPY))
+
+
+def _is_python(pid: int) -> bool:
+    """True if the process runs Python: the rule of py-spy, which takes the stacks."""
+    try:
+        name = Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:  # it has ended, or belongs to another user
+        return False
+    return "python" in name or _loads(pid, (_LIBPYTHON,))
+
+
+def _waits_for_child(pid: int) -> bool:
+    """True if the main thread of the process waits for a child to end."""
+    try:
+        return Path(f"/proc/{pid}/wchan").read_text(errors="replace").startswith(_WAITS_FOR_CHILD)
+    except OSError:
+        return False
+
+
+def _outermost_below(
+    pid: int, is_one: Callable[[int], bool], is_part: Callable[[int, int], bool] | None = None
+) -> list[tuple[int, tree.Stat]]:
+    """Returns the programs below `pid` of which `is_one` says yes, without what is below them, and
+    without what is no program but a part of its parent, by `is_part` (by default `_is_part`)."""
+    is_part = is_part or _is_part
     supervisor = _supervisor(pid)
     found = []
     parents = [pid]
     while parents:
         parent = parents.pop()
-        for child in tree.children(parent):
-            seen = tree.stat(child)
-            if seen is None or seen.state in tree.GONE or _is_part(child, parent):
+        for child, seen in _live_children(parent):
+            if is_part(child, parent) or _supervisor(child) != supervisor:
                 continue
-            if _supervisor(child) != supervisor:
-                continue
-            if not _computes(child):
-                parents.append(child)
-            elif sigterm_reaction(child).may_save:
+            if is_one(child):
                 found.append((child, seen))
+            else:
+                parents.append(child)
     return found
+
+
+def _only_program_below(pid: int) -> list[tuple[int, tree.Stat]]:
+    """Returns the program below `pid` that has loaded NumPy, if each process from `pid` down to it
+    has one child alone, and has not loaded NumPy; else none."""
+    if _loads(pid, (_NUMPY,)):
+        return []
+    parent = pid
+    while len(children := _live_children(parent)) == 1:
+        ((child, seen),) = children
+        if _is_part(child, parent) or _supervisor(child) != _supervisor(pid):
+            break
+        if _loads(child, (_NUMPY,)):
+            return [(child, seen)]
+        parent = child
+    return []
+
+
+def _live_children(pid: int) -> list[tuple[int, tree.Stat]]:
+    children = ((child, tree.stat(child)) for child in tree.children(pid))
+    return [(child, seen) for child, seen in children if seen and seen.state not in tree.GONE]
 
 
 def _supervisor(pid: int) -> str | None:
@@ -214,19 +316,24 @@ def _is_part(child: int, parent: int) -> bool:
 
 
 def _argv(pid: int) -> bytes:
-    return aside("/proc").ask(lambda: read(Path(f"/proc/{pid}/cmdline"), _MAX_BYTES))
+    return aside("/proc").ask(lambda: read(Path(f"/proc/{pid}/cmdline"), _MAX_ARGUMENTS))
 
 
 def _computes(pid: int) -> bool:
     """True if the process has loaded a library that only a program loads that computes."""
+    return _loads(pid, _COMPUTES)
+
+
+def _loads(pid: int, libraries: Iterable[bytes]) -> bool:
     try:
         maps = aside("/proc").ask(lambda: read(Path(f"/proc/{pid}/maps"), _MAX_MAPS))
     except OSError:  # it has ended, or belongs to another user
         return False
-    return any(library in maps for library in _COMPUTES)
+    return any(library in maps for library in libraries)
 
 
-def _is_shell(pid: int) -> bool:
+def is_shell(pid: int) -> bool:
+    """Whether the process runs a shell; False if it has ended, or is another user's."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in _SHELLS  # noqa: PTH115, PTH119
     except OSError:  # it has ended, or belongs to another user
@@ -234,7 +341,7 @@ def _is_shell(pid: int) -> bool:
 
 
 def _is_in_foreground(child: int, shell: int) -> bool:
-    number = SIGINT if _is_shell(child) else SIGQUIT  # bash always ignores SIGQUIT
+    number = SIGINT if is_shell(child) else SIGQUIT  # bash always ignores SIGQUIT
     try:
         ignored = _has_signal(_status(Path(f"/proc/{child}"))["SigIgn"], number)
         return os.getpgid(child) == os.getpgid(shell) and not ignored

@@ -13,7 +13,9 @@ from types import FrameType
 from typing import Protocol
 
 from supervisor.core.clock_jump import LIMIT
-from supervisor.core.events import Event, SilenceExcused, StopRequested, StopSource
+from supervisor.core.events import Event, Noticed, SilenceExcused, StopRequested, StopSource
+from supervisor.host.idle_signals import IDLE, ignored, name_of
+from supervisor.host.notice import Notice
 from supervisor.ports import Clock
 
 
@@ -167,6 +169,21 @@ class Reactor:
 
         for number in sources:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays in force
+                signal.signal(number, handle)
+
+    def outlive_idle_signals(self) -> None:
+        """Post a notice when a signal comes that asks for nothing, once for each, in place of its
+        default action. A program that is started has the default action again."""
+        told = set[int]()
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if number not in told:
+                told.add(number)
+                notice = Notice("signal-ignored", ignored(number), signal=name_of(number))
+                self.post(Noticed(self._clock.now(), notice))
+
+        for number in IDLE:
+            if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, handle)
 
     def _next_timer(self) -> float | None:

@@ -158,7 +158,7 @@ class GuardClient:
 
     def orphans(self) -> list[tuple[int, tree.Stat]] | None:
         """Returns the pids and facts of the job's live processes whose parent has ended; None: the
-        guard does not answer.
+        guard does not answer, or all that it named have just ended, and may have left others.
 
         Processes in the session of a live process that `start` has started are left out. If the
         guard is lost, the list is empty, because all processes of a lost guard are killed.
@@ -168,8 +168,22 @@ class GuardClient:
                 message, _ = self._socket.ask("orphans", self._socket.next_number())
             except GuardSilentError:
                 return [] if self._is_lost else None
-            found = [(pid, tree.stat(pid)) for pid in message[2:]]
-            return [(pid, seen) for pid, seen in found if seen and seen.parent == self.pid]
+            named = [(pid, tree.stat(pid)) for pid in message[2:]]
+            found = [
+                (pid, seen)
+                for pid, seen in named
+                if seen and seen.parent == self.pid and seen.state not in tree.GONE
+            ]
+            for pid, _ in found:
+                self._socket.exits.pop(pid, None)  # of an earlier process with this pid
+            return found if found or not named else None
+
+    def orphan_exit(self, pid: int) -> int | None:
+        """Returns how a process ended that `orphans` named, as `subprocess` has it; None: it has
+        not ended, or that is not known."""
+        with self._lock:
+            self._socket.hear()
+            return self._socket.exits.get(pid)
 
     @property
     def pause(self) -> float:

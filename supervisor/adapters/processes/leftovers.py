@@ -27,6 +27,7 @@ from supervisor.host.process_record import NAME, Recorded, RecordOrigin, folder,
 from supervisor.host.unkillable import UnkillableError, described
 from supervisor.host.waiting import has_ended
 from supervisor.protocol import environment, reading
+from supervisor.protocol.this_machine import real_path
 
 _PAUSE = 0.01
 _AGENT = b"supervisor.engines.fleet.agent_process"
@@ -190,7 +191,7 @@ def _cgroup(origin: RecordOrigin) -> str | None:
     not be in it.
     """
     path = origin.cgroup
-    if path is None or path != os.path.realpath(path) or not Path(path).is_dir():
+    if path is None or path != str(real_path(path)) or not Path(path).is_dir():
         return None
     name = path.rpartition("/")[2]
     if name != origin.cgroup_name or not is_job(origin.job) or not is_instance(origin.instance):

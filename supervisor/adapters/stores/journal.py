@@ -118,7 +118,7 @@ class FileJournal:
         now = self._loaded_history()
         line = line_of_config(now.number + 1, writer(), wall, config, diff)
         self._write(line, durable=True)
-        now.number, now.config = now.number + 1, config
+        now.apply_config(config, diff)
 
     def _loaded_history(self) -> History:
         if self._now is None:

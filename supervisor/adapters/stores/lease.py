@@ -11,14 +11,17 @@ Clocks of two hosts are never compared. With the numbers used (60 s, renewed eve
   at once where a clock shows that the host slept or was frozen, and the workers stand still until
   then (`clock_watch`, `Lease.is_ours`); at most `renew` seconds later where no clock shows it.
 * Every write names the version that it replaces. How far a place can keep to that: `lease_places`.
+* Somebody may delete the lease, or put an old copy in its place. The owner writes it again at its
+  next renewal, unless another supervisor has taken it: then the owner gives up. The journal names
+  the owners of a job. A newcomer that finds no lease, or one of an earlier owner than the last, but
+  a job that is not over, watches for `duration` seconds as if the last owner lived.
 
-Each owner has an `epoch`, which is above that of every owner before: it tells apart what two of
-them wrote, whichever was later.
+Each owner has an `epoch`, which is above that of every owner before, in the lease and on record: it
+tells apart what two of them wrote, whichever was later.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import threading
 import time
@@ -37,8 +40,15 @@ _LOCAL = {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay"),
     *("tmpfs", "ramfs", "rootfs"),
 }
-_MAX_EPOCH = 10**7
-"""Largest valid epoch: a new owner each second for months. We did not write a larger one."""
+_MAX_EPOCH = 10**8 - 1
+"""Largest valid epoch of a lease: the names of segments have eight digits."""
+_MAX_RECORDED = 10**7
+"""Largest epoch on record that is believed: a new owner each second for months. Those after it have
+room below `_MAX_EPOCH`."""
+_FIRST_DAY = 1_577_836_800
+"""The Unix time at which 2020 began."""
+_UNREADABLE = "unreadable"
+"""The token that stands for a lease that cannot be read; see also `lease_places.UNREADABLE`."""
 _LOOK = 0.5
 """Seconds between two reads of another's lease, and before a failed renewal is tried again."""
 _OVERDUE = 1.5
@@ -76,6 +86,31 @@ class LeasePlace(Protocol):
         ...
 
 
+class OwnersOnRecord(Protocol):
+    """What the journal of model_dir says of the owners before us."""
+
+    def highest_epoch(self) -> int | None:
+        """Returns the highest epoch of them; 0: it names none; None: it cannot be read."""
+        ...
+
+    def is_in_use(self) -> bool:
+        """Returns whether there is a job that another supervisor may run under a lease: one that is
+        not over, or a journal that cannot be read."""
+        ...
+
+
+class NoOwnersOnRecord:
+    """The record of a model_dir without a job."""
+
+    def highest_epoch(self) -> int | None:
+        """See `OwnersOnRecord`."""
+        return 0
+
+    def is_in_use(self) -> bool:
+        """See `OwnersOnRecord`."""
+        return False
+
+
 class LeaseHeldError(Exception):
     """Another supervisor has the lease and renews it; the text says who, and what to do."""
 
@@ -101,6 +136,7 @@ class Lease:
         on_lost: Callable[[Exception], None],
         say: Callable[[str], None],
         on_overdue: Callable[[float | None], None] = lambda seconds: None,
+        record: OwnersOnRecord | None = None,
     ) -> None:
         """`token` is unique to this owner.
 
@@ -108,7 +144,7 @@ class Lease:
         without another renewal. `on_lost` is called in that thread, or in the one that calls
         `is_ours`, when the workers must be killed. `say` tells a person that we wait for the lease.
         `on_overdue` is called by `check`, with the seconds since the last renewal once the next one
-        is overdue, and with None once it has come.
+        is overdue, and with None once it has come. `record`: None: there is no job.
         """
         self._place = place
         self._times = times
@@ -116,12 +152,16 @@ class Lease:
         self._on_lost = on_lost
         self._say = say
         self._on_overdue = on_overdue
+        self._record = record or NoOwnersOnRecord()
         self._is_overdue = False
         self._identity = Identity.of_this_process()
         self._token = token
         self._count = 0
         self._epoch = 0
+        self._quiet = 0.0
         self._version = ""
+        self._before = StoredObject(b"", "")
+        """The lease that was there before ours."""
         self._renewed = 0.0
         self._confirmed = 0.0
         self._answered = threading.Condition()
@@ -130,6 +170,8 @@ class Lease:
         self._settled.set()
         self._end = threading.Event()
         self._lost = threading.Event()
+        self._failure = ""
+        """Why the last failed renewal failed."""
         self._error: LeaseTakenError | LeaseExpiredError | None = None
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
@@ -140,10 +182,16 @@ class Lease:
             LeaseHeldError: its owner is alive, or another supervisor was faster.
             OSError: the storage does not work.
         """
-        found = self._place.read()
-        if owner_of(found.data) is not None:
-            found = self._wait_until_free(found)
-        self._epoch, self._version = _epoch(found.data) + 1, found.version
+        first = found = self._place.read()
+        highest = self._highest_on_record(self._say)
+        if self._may_have_an_owner(found, highest):
+            found = self._wait_until_free(found, highest)
+            highest = self._highest_on_record()
+            if not highest and not _epoch(first.data):  # nobody knows that of the owner before us
+                highest = _epoch_of_today()
+        self._epoch = 1 + max(_epoch(first.data), _epoch(found.data), highest or 0)
+        self._version = found.version
+        self._before = found
         try:
             self._write()
         except ConflictError:
@@ -159,6 +207,15 @@ class Lease:
     def epoch(self) -> int:
         """The number of this owner of model_dir, counted from 1; valid once acquired."""
         return self._epoch
+
+    @property
+    def quiet(self) -> float:
+        """For how many seconds no owner before us has passed a `check` when we took the lease.
+
+        An owner's `check` fails `kill` seconds after its last renewal began, and we have watched
+        the lease for `duration` seconds without one. 0: it was free, or its owner is dead.
+        """
+        return self._quiet
 
     def check(self) -> None:
         """Check that model_dir is certainly ours. Call it after every wait.
@@ -212,24 +269,46 @@ class Lease:
         if self._error is None:
             self._thread.join(self._times.renew)  # bounded: storage may hang; then it runs out
 
-    def _wait_until_free(self, found: StoredObject) -> StoredObject:
-        """Wait until the lease's owner is known to be dead or has released it; returns what the
-        place holds then."""
-        owner = owner_of(found.data)
-        if isinstance(owner, Identity) and owner.is_dead:
-            return found
-        self._say(
-            f"model_dir has a lease of {owner}: waiting up to {self._times.duration:g} s "
-            "to see whether it is alive"
+    def _highest_on_record(self, say: Callable[[str], None] = lambda text: None) -> int | None:
+        """Returns the highest epoch of an owner on record; None: it is not known, or damaged."""
+        highest = self._record.highest_epoch()
+        if highest is None or 0 <= highest <= _MAX_RECORDED:
+            return highest
+        say(
+            f"the journal names an owner with the epoch {highest}, which no supervisor can have "
+            "written: it is not believed"
         )
+        return None
+
+    def _may_have_an_owner(self, found: StoredObject, highest: int | None) -> bool:
+        """Whether a supervisor may live that owns model_dir; `highest`: the highest epoch of an
+        owner on record."""
+        owner = owner_of(found.data)
+        if _is_of_the_last(found, highest):
+            return owner is not None and not (isinstance(owner, Identity) and owner.is_dead)
+        return owner is not None or self._record.is_in_use()
+
+    def _wait_until_free(self, found: StoredObject, highest: int | None) -> StoredObject:
+        """Wait until the owner of model_dir has released the lease, or was silent for so long that
+        it is dead; returns what the place holds then."""
+        owner = owner_of(found.data)
+        whose = f"model_dir has a lease of {owner}"
+        if owner is None:
+            lease = "its lease is an old copy" if found.data else "it has no lease"
+            whose = f"model_dir has a job that another supervisor may run, and {lease}"
+        self._say(f"{whose}: waiting up to {self._times.duration:g} s to see whether it is alive")
         end = time.monotonic() + self._times.duration  # without the time our machine sleeps
         while time.monotonic() < end:
             time.sleep(min(_LOOK, self._times.renew / 4))
             seen = self._place.read()
-            if owner_of(seen.data) is None:
-                return seen
-            if seen.version != found.version:
+            if seen.version == found.version:
+                continue
+            if owner_of(seen.data) is not None:
                 raise LeaseHeldError(_who(seen.data))
+            found = seen
+            if _is_of_the_last(seen, highest):
+                return seen
+        self._quiet = self._times.duration - self._times.kill
         return found
 
     def _keep(self) -> None:
@@ -241,7 +320,8 @@ class Lease:
             except (LeaseTakenError, LeaseExpiredError) as error:
                 self._lose(error)
                 return
-            except OSError:
+            except OSError as error:
+                self._failure = error.strerror or str(error)
                 pause = min(_LOOK, self._times.renew / 4)
         if self._error is None:
             with suppress(OSError):
@@ -286,21 +366,35 @@ class Lease:
         raise self._expired()
 
     def _look(self) -> None:
-        """Read the lease after a conflict: it may be our own, none, or another supervisor's."""
+        """Read the lease after a conflict: it may be our own, none, or another supervisor's.
+
+        If it is the one before ours, the read was late, or somebody has put a copy there. We write
+        ours again, which fails if another supervisor has taken it meanwhile. A damaged lease counts
+        as none: no supervisor wrote it.
+        """
         found = self._place.read()
-        if found.data and _token(found.data) != self._token:
-            if 0 < _epoch(found.data) < self._epoch:
-                raise ConflictError(errno.ESTALE, "a read told what was there before us")
+        is_ours = _token(found.data) == self._token or self._was_before(found)
+        if not is_ours and _is_written_by_a_supervisor(found.data):
             owner = owner_of(found.data) or "another supervisor, which has ended since"
             raise LeaseTakenError(f"model_dir was taken over by {owner}")
         self._version = found.version
+
+    def _was_before(self, found: StoredObject) -> bool:
+        """Whether it is the lease of the owner before us, as it was when we took it or earlier, or
+        one that an owner before us has released."""
+        token = _token(self._before.data)
+        if token is not None and _token(found.data) == token:
+            return True
+        is_released = owner_of(found.data) is None and _epoch(found.data) < self._epoch
+        return is_released or found.version == self._before.version
 
     def _is_late(self) -> bool:
         return _now() - self._renewed > self._times.kill
 
     def _expired(self) -> LeaseExpiredError:
+        why = f" ({self._failure})" if self._failure else ""
         return LeaseExpiredError(
-            f"the lease on model_dir could not be renewed for {self._times.kill:g} s"
+            f"the lease on model_dir could not be renewed for {self._times.kill:g} s{why}"
         )
 
     def _write(self) -> None:
@@ -314,6 +408,7 @@ class Lease:
         }
         self._version = self._place.write(json.dumps(body).encode(), self._version)
         self._renewed = began
+        self._failure = ""
 
 
 def is_shared(directory: Path) -> bool:
@@ -321,11 +416,26 @@ def is_shared(directory: Path) -> bool:
     return file_system(directory) not in _LOCAL
 
 
+def _is_of_the_last(found: StoredObject, highest: int | None) -> bool:
+    """Whether a lease is that of the last owner, as far as anybody knows: no owner on record has a
+    higher epoch than it."""
+    return bool(found.data) and highest is not None and _epoch(found.data) >= highest
+
+
 def _parse(content: bytes) -> dict[str, Any]:
     try:
         return parse_object(content, "the lease") if content else {}
     except UnreadableError:
-        return {"token": "unreadable"}
+        return {"token": _UNREADABLE}
+
+
+def _is_written_by_a_supervisor(content: bytes) -> bool:
+    """Whether the content is a lease, held or released: not empty, unreadable or damaged."""
+    body = _parse(content)
+    token = body.get("token")
+    if token is None:
+        return isinstance(body.get("epoch"), int)
+    return isinstance(token, str) and token != _UNREADABLE
 
 
 def _token(content: bytes) -> object:
@@ -334,7 +444,14 @@ def _token(content: bytes) -> object:
 
 def _epoch(content: bytes) -> int:
     epoch = _parse(content).get("epoch")
-    return epoch if isinstance(epoch, int) and 0 <= epoch < _MAX_EPOCH else 0
+    return epoch if isinstance(epoch, int) and 0 <= epoch <= _MAX_EPOCH else 0
+
+
+def _epoch_of_today() -> int:
+    """Returns an epoch above that of any owner that older versions have not recorded: the minutes
+    since 2020."""
+    minutes = int(time.time() - _FIRST_DAY) // 60
+    return max(1, min(minutes, _MAX_RECORDED // 2))
 
 
 def owner_of(content: bytes) -> Identity | str | None:

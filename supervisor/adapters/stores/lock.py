@@ -56,8 +56,15 @@ class LockUnsupportedError(Exception):
 class DirectoryLock:
     """The lock on a model_dir; held until `release` or the end of the process."""
 
-    def __init__(self, directory: Path, patience: float = 10.0, shown: str = "") -> None:
-        """Take the lock. `shown` is what people know the directory by; "": its path.
+    def __init__(
+        self,
+        directory: Path,
+        patience: float = 10.0,
+        shown: str = "",
+        remedy: str = "use another model_dir",
+    ) -> None:
+        """Take the lock. `shown` is what people know the directory by; "": its path. `remedy` is
+        what they can do besides stopping the holder.
 
         A process between fork and exec inherits the lock's descriptors. So if the supervisor that
         holds the lock is certainly dead, only such a process can still hold it, and it is dying: we
@@ -70,6 +77,7 @@ class DirectoryLock:
         """
         self._directory = directory
         self._shown = shown or str(directory)
+        self._remedy = remedy
         self._written = b""
         self._epoch = 0
         self._stamp: tuple[int, ...] = ()
@@ -87,7 +95,8 @@ class DirectoryLock:
         end = time.monotonic() + patience
         while not _locked(self._lock):
             if time.monotonic() >= end or not _is_dead(_record(self._directory)):
-                raise LockHeldError(f"{self._shown} is owned by {_who(self._directory)}")
+                who = _who(self._directory, self._remedy)
+                raise LockHeldError(f"{self._shown} is owned by {who}")
             time.sleep(_PAUSE)
         while not _locked(self._place):
             record, status = _record(self._directory), os.fstat(self._place)
@@ -98,7 +107,7 @@ class DirectoryLock:
                     self.ignored = _told_of_readers(self._directory, holders)
                 return
             if held_by is _Holder.OWNER and (late or not dying):
-                who = _who(self._directory, holders or ())
+                who = _who(self._directory, self._remedy, holders or ())
                 raise LockHeldError(f"{self._shown} is owned by {who}")
             time.sleep(_PAUSE)
 
@@ -346,17 +355,17 @@ def _owner(record: dict[str, Any]) -> LockOwner | None:
     return LockOwner(identity, since) if identity is not None else None
 
 
-def _who(directory: Path, holders: Collection[int] = ()) -> str:
+def _who(directory: Path, remedy: str, holders: Collection[int] = ()) -> str:
     record = _record(directory)
     identity, who = _identity(record), _owner(record)
     if identity is None or identity.is_dead:  # the holder has not written its name yet
         pids = f" (pid {', '.join(map(str, holders))})" if holders else ""
-        return f"another supervisor{pids}; stop it first, or use another model_dir"
+        return f"another supervisor{pids}; stop it first, or {remedy}"
     if not identity.is_seen_from_here:
         how = "stop it there first (it is in another container or on another host)"
     else:
         how = f"stop it first (kill -TERM {identity.pid})"
-    return f"{who}; {how}, or use another model_dir"
+    return f"{who}; {how}, or {remedy}"
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -12,6 +12,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from supervisor.protocol.this_machine import real_path
+
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -24,7 +26,7 @@ def find_exposures(directory: Path, lock: str, *, user: int) -> list[str]:
     """
     found = list(_of_lock(directory / lock, user))
     if user == 0:
-        real = directory.resolve()
+        real = real_path(directory)
         for each in (real, *real.parents):
             found += _of_directory(each, is_above=each != real)
     return found

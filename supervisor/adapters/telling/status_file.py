@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from math import isfinite
 
@@ -48,8 +48,12 @@ class StatusFile:
         on_error: Tell,
         call_later: CallLater,
         invocation: Invocation | None = None,
+        unseen: Callable[[], str | None] = lambda: None,
+        checkpoints: Callable[[JobState], str | None] = lambda state: None,
     ) -> None:
-        """`invocation` is the command that started this supervisor, without secrets."""
+        """`invocation` is the command that started this supervisor, `unseen` returns
+        `LiveStatus.checkpoints_unseen`, and `checkpoints` returns `LiveStatus.checkpoints`, all
+        without secrets."""
         self._policy = policy
         self._clock = clock
         self._progress = PaceWatch()
@@ -57,6 +61,8 @@ class StatusFile:
         self._call_later = call_later
         self._supervisor = Identity.of_this_process().to_json()
         self._invocation = invocation
+        self._unseen = unseen
+        self._checkpoints = checkpoints
         self._state = JobState()
         self._listens_in: int | None = None
         """The attempt whose program has told that it saves on request; None: none has."""
@@ -109,6 +115,8 @@ class StatusFile:
             saves_on_request=self._listens_in == now.attempt,
             command=None if self._invocation is None else self._invocation.command,
             directory=None if self._invocation is None else self._invocation.directory,
+            checkpoints=self._checkpoints(self._state),
+            checkpoints_unseen=self._unseen(),
             live=LiveProgress(**asdict(progress), loss_not_finite=is_nan),
             supervisor=self._supervisor,
             period=self._period,

@@ -51,7 +51,7 @@ function _shtab_supervise_using
 end
 
 set -g _shtab_supervise_commands run gang init validate doctor schema manifest provision classify rules status explain report jobs logs serve stop restart save replay quarantine 'quarantine list' 'quarantine clear' repair completion
-set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --compare --config --devices --exit-code --grep --head --http --image --index --launch --log-format --max-restarts --model-dir --name --output --rank --save-config --set --signal --stage --step --success-step -o
+set -g _shtab_supervise_opts_with_value --alive-file --aot --attempt --compare --config --devices --exit-code --grep --head --http --image --index --launch --log-format --max-restarts --model-dir --name --output --phase --rank --save-config --set --signal --stage --step --success-step -o
 
 complete -c supervise -e
 complete -c supervise -f
@@ -131,11 +131,11 @@ complete -c supervise -n '_shtab_supervise_using status' -s h -l help -d 'show t
 complete -c supervise -n '_shtab_supervise_using status' -l watch -d 'go on until the job has ended: in a terminal in place, else whenever it changes'
 complete -c supervise -n '_shtab_supervise_using status' -l json -d 'print one JSON object, for programs'
 complete -c supervise -n '_shtab_supervise_using status' -l exit-code -d 'exit as the job did; 3: it has not ended, 66: there is none'
-complete -c supervise -n '_shtab_supervise_using status; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket; default: the job at or below the working directory that was written last'
+complete -c supervise -n '_shtab_supervise_using status; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket; default: the job that was written last at or below the working directory'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a explain -d 'explain from the journal why an attempt ended as it did'
 complete -c supervise -n '_shtab_supervise_using explain' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using explain' -l json -d 'print one JSON object, for programs'
-complete -c supervise -n '_shtab_supervise_using explain; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket; default: the job at or below the working directory that was written last'
+complete -c supervise -n '_shtab_supervise_using explain; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket; default: the job that was written last at or below the working directory'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a report -d 'write one page about a job: timeline, failures, goodput, losses'
 complete -c supervise -n '_shtab_supervise_using report' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using report' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the page to write (default: report.html)'
@@ -152,14 +152,14 @@ complete -c supervise -n '_shtab_supervise_using logs' -l attempt -x -d 'the att
 complete -c supervise -n '_shtab_supervise_using logs' -l rank -x -d 'the worker; default: rank 0'
 complete -c supervise -n '_shtab_supervise_using logs' -s f -l follow -d 'go on with what comes, also of later attempts, until no supervisor runs'
 complete -c supervise -n '_shtab_supervise_using logs' -l grep -x -d 'print only the lines in which this regular expression (of Python) is found'
-complete -c supervise -n '_shtab_supervise_using logs; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, on a disk; default: the job at or below the working directory that was written last'
+complete -c supervise -n '_shtab_supervise_using logs; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, on a disk; default: the job that was written last at or below the working directory'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a serve -d 'show jobs over HTTP, to a browser and to Prometheus; it only reads'
 complete -c supervise -n '_shtab_supervise_using serve' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using serve' -l http -x -d 'the IP address and port to listen at; without an address, on this machine alone (default: 127.0.0.1:9090)'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a stop -d 'have a running job save and end, as Ctrl-C does, from anywhere'
 complete -c supervise -n '_shtab_supervise_using stop' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using stop' -l no-wait -d 'do not wait for the end of the supervisor'
-complete -c supervise -n '_shtab_supervise_using stop; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket'
+complete -c supervise -n '_shtab_supervise_using stop; and test $_shtab_supervise_npos -eq 0' -ka "(__fish_complete_directories)" -d 'the directory of the job, or its URI in a bucket; default: the only job that runs at or below the working directory'
 complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npos -eq 0' -a restart -d 'The running attempt saves as for `supervise stop`, and the next one starts at once. If the job waits for its next attempt, or for devices, that wait is over. The supervisor keeps its config: for a changed one, stop the job and run it again.'
 complete -c supervise -n '_shtab_supervise_using restart' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using restart' -l no-wait -d 'do not wait for the fresh attempt to run'
@@ -172,6 +172,7 @@ complete -c supervise -n '_shtab_supervise_using; and test $_shtab_supervise_npo
 complete -c supervise -n '_shtab_supervise_using replay' -s h -l help -d 'show this help message and exit'
 complete -c supervise -n '_shtab_supervise_using replay' -l step -x -d 'the step; without it the one at which the last failure came'
 complete -c supervise -n '_shtab_supervise_using replay' -l attempt -x -d 'run it as this attempt did; without it as the last one, or as the one that failed if --step is left out, too'
+complete -c supervise -n '_shtab_supervise_using replay' -l phase -x -d 'the last attempt of this phase, where a job has several'
 complete -c supervise -n '_shtab_supervise_using replay' -l pdb -d 'stop before the step in the debugger'
 complete -c supervise -n '_shtab_supervise_using replay' -l json -d 'print one JSON object, for programs'
 complete -c supervise -n '_shtab_supervise_using replay' -l compare -x -d 'find the first step at which the job in OTHER_DIR differs; nothing is run'

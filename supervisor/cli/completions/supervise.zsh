@@ -88,7 +88,7 @@ _shtab_supervise_doctor_defaults_added=0
 _shtab_supervise_explain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print one JSON object, for programs]"
-  ":the directory of the job, or its URI in a bucket\; default\: the job at or below the working directory that was written last:_files -/"
+  ":the directory of the job, or its URI in a bucket\; default\: the job that was written last at or below the working directory:_files -/"
   ":the number of the attempt\; default\: the last one that failed:"
 )
 
@@ -139,7 +139,7 @@ _shtab_supervise_logs_options=(
   "--rank[the worker\; default\: rank 0]:R:"
   {-f,--follow}"[go on with what comes, also of later attempts, until no supervisor runs]"
   "--grep[print only the lines in which this regular expression (of Python) is found]:PATTERN:"
-  ":the directory of the job, on a disk\; default\: the job at or below the working directory that was written last:_files -/"
+  ":the directory of the job, on a disk\; default\: the job that was written last at or below the working directory:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -203,6 +203,7 @@ _shtab_supervise_replay_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--step[the step\; without it the one at which the last failure came]:step:"
   "--attempt[run it as this attempt did\; without it as the last one, or as the one that failed if --step is left out, too]:attempt:"
+  "--phase[the last attempt of this phase, where a job has several]:NAME:"
   "--pdb[stop before the step in the debugger]"
   "--json[print one JSON object, for programs]"
   "--compare[find the first step at which the job in OTHER_DIR differs\; nothing is run]:OTHER_DIR:"
@@ -291,7 +292,7 @@ _shtab_supervise_status_options=(
   "--watch[go on until the job has ended\: in a terminal in place, else whenever it changes]"
   "--json[print one JSON object, for programs]"
   "--exit-code[exit as the job did\; 3\: it has not ended, 66\: there is none]"
-  ":the directory of the job, or its URI in a bucket\; default\: the job at or below the working directory that was written last:_files -/"
+  ":the directory of the job, or its URI in a bucket\; default\: the job that was written last at or below the working directory:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -300,7 +301,7 @@ _shtab_supervise_status_defaults_added=0
 _shtab_supervise_stop_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--no-wait[do not wait for the end of the supervisor]"
-  ":the directory of the job, or its URI in a bucket:_files -/"
+  ":the directory of the job, or its URI in a bucket\; default\: the only job that runs at or below the working directory:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session

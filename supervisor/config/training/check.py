@@ -6,11 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.config.problems import Location
-from supervisor.config.training.data_files import DataError, check_first_records
+from supervisor.config.problems import Location, shown
+from supervisor.config.training.data_files import DataError, check_amount, check_first_records
 from supervisor.config.training.layout import Rung, full_rung_problem, ladder
-from supervisor.config.training.resolved import InitConfig, TrainerConfig, parse_with_problems
-from supervisor.config.training.sections import DataloaderConfig
+from supervisor.config.training.pretrained import PretrainedError
+from supervisor.config.training.pretrained_tensors import find_weights
+from supervisor.config.training.resolved import (
+    InitConfig,
+    TrainerConfig,
+    loaders,
+    parse_with_problems,
+)
+from supervisor.config.training.reward_function import why_missing
+from supervisor.config.training.sections import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +32,21 @@ class CheckedSections:
     """By number of devices: how the trainer uses them, or as a text why it cannot."""
 
 
-def check(trainer: Mapping[str, Any], device_counts: Sequence[int] = ()) -> CheckedSections:
+def check(
+    trainer: Mapping[str, Any], device_counts: Sequence[int] = (), *, data_may_grow: bool = False
+) -> CheckedSections:
     """Checks the phase in `trainer` for these numbers of devices, the full one first.
 
-    `device_counts` is empty if the number of devices is not known.
+    `device_counts` is empty if the number of devices is not known. With `data_may_grow` an earlier
+    phase may write more data.
     """
     config, problems = parse_with_problems(trainer)
     if config is not None and not problems:
-        problems = [*_unreadable(config)]
+        problems = [
+            *_unusable_weights(config.init.model),
+            *_unreadable(config, data_may_grow=data_may_grow),
+            *_missing_reward(config.init),
+        ]
     if config is None or problems:
         return CheckedSections(problems)
     if not device_counts:
@@ -41,23 +56,38 @@ def check(trainer: Mapping[str, Any], device_counts: Sequence[int] = ()) -> Chec
     if problem is not None:
         return CheckedSections([problem])
     found = ladder(config.init, device_counts)
-    layouts = {count: _layout(one) for count, one in found.items()}
+    apart = config.init.num_rollout_devices
+    layouts = {count: _layout(one, apart) for count, one in found.items()}
     return CheckedSections((), _params(config), layouts)
 
 
-def _unreadable(config: TrainerConfig) -> Iterator[tuple[Location, str]]:
-    """Yields the data files that cannot be read, or whose first record is not of the form that the
-    config says: the key and the message."""
-    fit, vocab_size = config.fit, config.init.model.vocab_size
-    loaders: list[tuple[tuple[str, ...], DataloaderConfig]]
-    loaders = [(("train_dataloader",), fit.train_dataloader)]
-    if fit.validation is not None:
-        loaders.append((("validation", "dataloader"), fit.validation.dataloader))
-    for where, loader in loaders:
+def _unusable_weights(model: ModelConfig) -> Iterator[tuple[Location, str]]:
+    """Yields the problem of the pretrained weights, of which only the headers are read."""
+    try:
+        if model.folder is not None:
+            find_weights(model.folder, model)
+    except (PretrainedError, OSError) as error:
+        yield ("init", "model", "pretrained"), str(error)
+
+
+def _unreadable(config: TrainerConfig, *, data_may_grow: bool) -> Iterator[tuple[Location, str]]:
+    """Yields the data files that cannot be read, that have a record among the first ones which is
+    not of the form that the config says, or that hold too little: the key and the message."""
+    for where, loader in loaders(config.fit):
         try:
-            check_first_records(loader, vocab_size)
+            asks = loader.asks(config.init.grpo)
+            check_first_records(loader, config.init.model.vocab_size, asks=asks)
+            if not data_may_grow:
+                check_amount(loader, counts_bytes=config.init.tokenizer_folder is None)
         except (DataError, OSError) as error:
             yield ("fit", *where, "paths"), str(error)
+
+
+def _missing_reward(init: InitConfig) -> Iterator[tuple[Location, str]]:
+    """Yields the key of a reward function that is not there."""
+    name = init.grpo.reward if init.grpo is not None else None
+    if name is not None and (why := why_missing(name)) is not None:
+        yield ("init", "grpo", "reward"), f"{why} (value {shown(name)})"
 
 
 def _unresolved(init: InitConfig) -> Iterator[tuple[Location, str]]:
@@ -80,7 +110,8 @@ def _with_micro_batch(config: TrainerConfig, num_devices: int) -> TrainerConfig:
     loop = config.init.loop
     if loop.micro_batch_size is not None:
         return config
-    share = max(1, loop.global_batch_size // num_devices)
+    training = max(1, num_devices - config.init.num_rollout_devices)
+    share = max(1, loop.global_batch_size // training)
     init = config.init.model_copy(
         update={"loop": loop.model_copy(update={"micro_batch_size": share})}
     )
@@ -91,7 +122,7 @@ def _params(config: TrainerConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude_none=True)
 
 
-def _layout(found: Rung | str) -> Mapping[str, Any] | str:
+def _layout(found: Rung | str, rollout_devices: int) -> Mapping[str, Any] | str:
     if isinstance(found, str):
         return found
     return {
@@ -99,4 +130,5 @@ def _layout(found: Rung | str) -> Mapping[str, Any] | str:
         "mesh": {"data": found.data, "fsdp": found.fsdp},
         "per_device_batch": found.per_device_batch,
         "accumulation": found.accumulation,
+        **({"rollout_devices": rollout_devices} if rollout_devices else {}),
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from supervisor.config.problems import Location
-from supervisor.config.training.resolved import InitConfig
+from supervisor.config.training.resolved import InitConfig, rollout_problems
 
 _LOOP = ("init", "loop")
 
@@ -37,7 +37,21 @@ def rung(init: InitConfig, num_devices: int, accumulation: int = 1) -> Rung | No
 
     With `determinism.elastic: bitwise` micro-batches have exactly `micro_batch_size` sequences on
     every rung and with every `accumulation`; None: the share is no multiple of it.
+
+    Devices that make completions (`grpo.rollout`) are a part of `num_devices`, and do not train.
     """
+    training = num_devices - init.num_rollout_devices
+    return _laid_out(init, training, accumulation) if training > 0 else None
+
+
+def rollout_rung(init: InitConfig, accumulation: int = 1) -> Rung | None:
+    """Returns how the devices of `grpo.rollout` make the completions of a global batch, as `rung`
+    does; None: there are none, or the batch cannot be divided among them."""
+    number = init.num_rollout_devices
+    return _laid_out(init, number, accumulation) if number else None
+
+
+def _laid_out(init: InitConfig, num_devices: int, accumulation: int) -> Rung | None:
     loop = init.loop
     share, remainder = divmod(loop.global_batch_size, num_devices)
     if remainder:
@@ -68,9 +82,13 @@ def ladder(init: InitConfig, counts: Sequence[int]) -> dict[int, Rung | str]:
 
 def _rung_or_reason(init: InitConfig, num_devices: int, full: int) -> Rung | str:
     batch, micro = init.loop.global_batch_size, init.loop.micro_batch_size
+    if apart := init.num_rollout_devices:
+        if num_devices <= apart:
+            return f"init.grpo.rollout takes {apart}, and none is left to train"
+        num_devices, full = num_devices - apart, full - apart
     if init.is_bitwise and num_devices == 1 < full:
         return "determinism.elastic: bitwise needs at least two, as one is compiled differently"
-    found = rung(init, num_devices)
+    found = _laid_out(init, num_devices, 1)
     if found is not None:
         return found
     if batch % num_devices or micro is None:
@@ -84,24 +102,36 @@ def _rung_or_reason(init: InitConfig, num_devices: int, full: int) -> Rung | str
 def full_rung_problem(init: InitConfig, num_devices: int) -> tuple[Location, str] | None:
     """Returns the key and the message if `num_devices` cannot be the full number of devices; None:
     it can."""
-    loop = init.loop
+    loop, apart = init.loop, init.num_rollout_devices
     batch = loop.global_batch_size
+    if apart >= num_devices:
+        return ("init", "grpo", "rollout", "devices"), (
+            f"is {apart}, but must be less than the number of devices, {num_devices}: the others "
+            "train"
+        )
+    num_devices -= apart
+    rest = f" beside the {apart} of init.grpo.rollout" if apart else ""
     if batch % num_devices:
         counts = [
             count for count in range(1, min(batch, 2 * num_devices) + 1) if batch % count == 0
         ]
         multiple = -(-batch // num_devices) * num_devices
         return (*_LOOP, "global_batch_size"), (
-            f"is {batch}, which does not divide among {num_devices} devices: use {multiple}, or a "
-            f"number of devices out of {', '.join(map(str, counts))}"
+            f"is {batch}, which does not divide among {num_devices} devices{rest}: use {multiple}, "
+            f"or a number of devices out of {', '.join(map(str, counts))}{rest}"
         )
     if num_devices % loop.fsdp:
-        message = f"is {loop.fsdp}, but must divide the number of devices, {num_devices}"
+        message = f"is {loop.fsdp}, but must divide the number of devices, {num_devices}{rest}"
         return (*_LOOP, "fsdp"), message
-    if init.is_bitwise and rung(init, num_devices) is None:
+    if init.sdc is not None and num_devices == 1:
+        return ("init", "sdc"), (
+            "needs at least two devices, because one has no other order: leave it out, or give "
+            f"init.devices a larger count (value 1{rest})"
+        )
+    if init.is_bitwise and _laid_out(init, num_devices, 1) is None:
         given = "" if loop.micro_batch_size is None else f" (value {loop.micro_batch_size})"
         return (*_LOOP, "micro_batch_size"), (
             "must be given, and divide a device's share of the global batch, "
             f"{batch // num_devices}, for determinism.elastic: bitwise{given}"
         )
-    return None
+    return next(rollout_problems(init), None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -14,12 +15,18 @@ from pydantic import (
     Field,
     Strict,
     WithJsonSchema,
+    model_validator,
 )
 
+from supervisor.config.problems import shown
 from supervisor.config.quantities import POSITIVE_DURATION_SCHEMA, parse_duration
+from supervisor.config.schema_clauses import absent, given, when, with_clauses
+from supervisor.config.training.pretrained import PretrainedError, read_shape
 
 END_OF_DOCUMENT = 256
 """The only token of our tokenizer that is no byte."""
+TOKENIZER = "tokenizer.json"
+"""The file of another tokenizer, which the library `tokenizers` reads."""
 VOCABULARY_SIZE = 257
 """The number of tokens of our tokenizer: every byte, and the end of a document."""
 
@@ -70,6 +77,8 @@ Interval = Annotated[
     ),
 ]
 """A number of steps, a duration such as 5m, or `auto`."""
+Folder = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().absolute()))]
+"""A folder, as an absolute path: the job goes on from any working directory."""
 Paths = Annotated[
     tuple[str, ...],
     BeforeValidator(_patterns),
@@ -85,17 +94,49 @@ Paths = Annotated[
 ]
 
 
-class ModelConfig(TrainingSection):
-    """The shape of the decoder. An attention head has hidden_size / num_heads dimensions."""
+class RopeScaling(TrainingSection):
+    """How the rotary embeddings of Llama 3 are stretched for long texts: slow rotations are divided
+    by `factor`, fast ones are not, and those between are interpolated."""
 
+    factor: Positive
+    """Divisor of the frequencies of slow rotations."""
+    low_freq_factor: Positive
+    """Rotations with fewer turns than this in the original length are slow."""
+    high_freq_factor: Positive
+    """Rotations with more turns than this in the original length are fast."""
+    original_max_position_embeddings: Positive
+    """The original length, in tokens."""
+
+
+NOT_IN_PARAMETERS = ("dropout", "dtype", "norm_epsilon", "rope_theta", "rope_scaling")
+"""Keys of `model` that say how parameters are used: the next phase may use them in another way."""
+
+
+class ModelConfig(TrainingSection):
+    """The shape of the decoder, or a folder that has it together with the weights."""
+
+    model_config = with_clauses(
+        *(
+            when(absent("pretrained", ""), given(key, f"Give {key}, or `pretrained`."))
+            for key in ("hidden_size", "num_layers", "num_heads")
+        ),
+        required=(),
+    )
+
+    pretrained: Folder | None = None
+    """Folder with a model of Hugging Face: `config.json` (of type llama or qwen3), and weights in
+    `.safetensors` files. It gives the shape, and the weights of step 0. Default: the keys below
+    give the shape, and init.seed the weights."""
     hidden_size: Count
-    """Width of the residual stream."""
+    """Width of the residual stream. Default: that of `pretrained`; required without it."""
     num_layers: Count
-    """Number of decoder blocks."""
+    """Number of decoder blocks. Default: that of `pretrained`; required without it."""
     num_heads: Count
-    """Query heads of each attention layer."""
+    """Query heads of each attention layer. Default: that of `pretrained`; required without it."""
     num_kv_heads: Count = Field(default_factory=lambda data: data.get("num_heads", 1))
     """Key/value heads. Groups of query heads share them. Default: num_heads."""
+    head_size: Count = Field(default_factory=lambda data: _head_size(data))
+    """Dimensions of an attention head. Default: hidden_size / num_heads."""
     mlp_size: Count = Field(default_factory=lambda data: _mlp_size(data.get("hidden_size", 1)))
     """Width of the MLP. Default: 8/3 x hidden_size, rounded up to a multiple of 32."""
     vocab_size: Count = 264  # the tokenizer's 257, rounded up to a multiple of 8
@@ -104,15 +145,53 @@ class ModelConfig(TrainingSection):
     """Share of the activations that dropout sets to zero in training."""
     tie_embeddings: bool = True
     """Whether the output layer uses the weights of the embedding."""
+    qk_norm: bool = False
+    """Whether the queries and keys of each head are normalised, as in Qwen3."""
+    norm_epsilon: Positive = 1e-6
+    """What RMSNorm adds to the mean of squares."""
     rope_theta: Positive = 10_000.0
     """Base of the rotary position embeddings."""
+    rope_scaling: RopeScaling | None = None
+    """How they are stretched for long texts, as in Llama 3. Default: they are not."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the activations; parameters are float32."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_pretrained(cls, data: Any) -> Any:
+        """Fill in what the folder says. A key that is given besides must say the same."""
+        folder = data.get("pretrained") if isinstance(data, dict) else None
+        if not isinstance(folder, str):
+            return data
+        shape = read_shape(Path(folder).expanduser())
+        for key, value in shape.items():
+            if data.get(key) is not None and data[key] != value:
+                raise PretrainedError(
+                    f"{key} is {shown(data[key])} beside pretrained, but {folder}/config.json says "
+                    f"{shown(value)}: leave {key} out"
+                )
+        return {**data, **shape}
+
     @property
-    def head_size(self) -> int:
-        """Dimensions of one attention head."""
-        return self.hidden_size // self.num_heads
+    def folder(self) -> Path | None:
+        """The folder with the pretrained model; None: there is none."""
+        return None if self.pretrained is None else Path(self.pretrained)
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What decides the parameters and how they are used: all keys but the folder, which can be
+        moved."""
+        return self.model_dump(mode="json", exclude={"pretrained"})
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What decides the parameters: a phase that starts from another one has the same."""
+        return {key: value for key, value in self.shape.items() if key not in NOT_IN_PARAMETERS}
+
+
+def _head_size(data: dict[str, Any]) -> int:
+    """Returns the share of a head in the residual stream, at least 1."""
+    return max(1, int(data.get("hidden_size", 1)) // int(data.get("num_heads", 1)))
 
 
 def _mlp_size(hidden_size: int) -> int:
@@ -143,6 +222,9 @@ class LoraConfig(TrainingSection):
     """Regular expression of Python: each linear layer in whose path it is found gets an adapter.
     The paths are `blocks.N.attention.query`, `.key`, `.value`, `.output`, `blocks.N.mlp.gate`,
     `.up`, `.down`, and `head` unless embeddings are tied. The default is all but `head`."""
+    base: Literal["float32", "int8"] = "float32"
+    """Type of the frozen weights of all linear layers. `int8` needs a quarter of the memory: each
+    output channel has a scale of its own."""
 
     @property
     def scale(self) -> float:
@@ -155,6 +237,75 @@ class DpoConfig(TrainingSection):
 
     beta: Positive = 0.1
     """How strongly the model is held to its reference, the model as it was at step 0."""
+
+
+_FUNCTION_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
+
+
+def _function_path(value: str) -> str:
+    if not re.fullmatch(_FUNCTION_PATH, value):
+        raise ValueError("is not of the form module:function, such as rewards:exact")
+    return value
+
+
+FunctionPath = Annotated[
+    str,
+    AfterValidator(_function_path),
+    WithJsonSchema({"type": "string", "pattern": f"^{_FUNCTION_PATH}$"}),
+]
+"""Where a function of the user is imported from."""
+
+
+class Importance(StrEnum):
+    """Of what the probability ratio of a GRPO loss is: new policy over the one that sampled."""
+
+    TOKEN = "token"
+    """Of each token by itself (GRPO)."""
+    SEQUENCE = "sequence"
+    """Of the whole completion: the geometric mean over its tokens (GSPO)."""
+    SEQUENCE_TOKEN = "sequence_token"
+    """The value of `sequence`, with the gradient of each token by itself (GSPO-token)."""
+
+
+class RolloutConfig(TrainingSection):
+    """Devices that make completions (GRPO), and do not train: a mesh of their own."""
+
+    devices: Count
+    """How many of the devices of init.devices: the last ones. The others train. Both numbers must
+    divide loop.global_batch_size."""
+
+
+class GrpoConfig(TrainingSection):
+    """Learning from rewards (GRPO; Shao et al., 2024; GSPO; Zheng et al., 2025): the model answers
+    each prompt several times, and what is rewarded more than the rest of its group becomes more
+    likely."""
+
+    reward: FunctionPath
+    """`module:function` of the function that rewards completions. The module is looked for among
+    the installed packages, then in the folder where the job is started."""
+    completion_length: Count
+    """The most tokens of a completion, with its end. A prompt has what is left of
+    sequence_length."""
+    group_size: Annotated[int, Strict(), Field(ge=2)] = 8
+    """Completions of each prompt. It divides loop.global_batch_size, which counts completions."""
+    num_iterations: Count = 1
+    """Optimizer steps on each batch of completions."""
+    importance: Importance = Importance.TOKEN
+    """Of what the probability ratio is: of each `token` (GRPO), of the whole `sequence` (GSPO), or
+    `sequence_token` (GSPO-token)."""
+    clip: Positive = 0.2
+    """How far below 1 the probability ratio still counts. GSPO needs far less, such as 3e-4."""
+    clip_high: Positive = Field(default_factory=lambda data: data.get("clip", 0.2))
+    """How far above 1 the probability ratio still counts. Default: clip."""
+    beta: Annotated[float, Field(ge=0)] = 0.04
+    """How strongly the model is held to its reference, the model as it was at step 0; 0: not at
+    all, and no reference is kept."""
+    temperature: Positive = 1.0
+    """The logits are divided by it, where completions are sampled and where they are learned."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sample only among the likeliest tokens whose probabilities add up to this."""
+    rollout: RolloutConfig | None = None
+    """Devices of their own for completions. Default: all devices make them, and train."""
 
 
 class _Optimizer(TrainingSection):
@@ -216,11 +367,23 @@ class Sgd(_Optimizer):
 OptimizerConfig = Annotated[AdamW | Lion | Adafactor | Sgd, Field(discriminator="name")]
 
 
+class Remat(StrEnum):
+    """Which activations a backward pass computes again, to save memory."""
+
+    NONE = "none"
+    """None: all are kept."""
+    DOTS = "dots"
+    """All but the products with weights."""
+    BLOCKS = "blocks"
+    """All inside a block: its input alone is kept."""
+
+
 class LoopConfig(TrainingSection):
     """Number of steps, batch sizes and sharding. The global batch is the same on every rung."""
 
-    max_steps: Count
-    """Optimizer steps after which the phase is complete."""
+    max_steps: Count | None = None
+    """Optimizer steps after which the phase is complete (required to train). A phase that only
+    evaluates has the batches of its validation as steps."""
     global_batch_size: Count
     """Sequences in an optimizer step, over all devices."""
     micro_batch_size: Count | None = None
@@ -228,6 +391,15 @@ class LoopConfig(TrainingSection):
     larger, the device accumulates gradients. Default: the share of a device on the full rung."""
     fsdp: Count = 1
     """Number of devices over which parameters are sharded."""
+    remat: Remat = Remat.NONE
+    """Which activations the backward pass computes again instead of keeping them: `dots` all but
+    products with weights, `blocks` all but the inputs of blocks. It takes less memory and more
+    time; on CPU XLA undoes it."""
+    scan_layers: bool = False
+    """Whether the blocks of the decoder are one loop in the program, and not a part each: it is
+    smaller, and traced sooner. On CPU it compiles no sooner. It needs a second copy of the blocks'
+    parameters on the devices, and results differ by rounding. Checkpoints are the same. Sampling
+    (GRPO) does not change."""
     max_inflight_computations: Count = 2
     """The most steps that are queued on the devices."""
     log_every: Count = 10
@@ -269,8 +441,8 @@ class CheckpointSchedule(TrainingSection):
     validated and saved can be it. Not for a command."""
     save_frozen: bool = True
     """Whether a checkpoint also holds the weights that training only reads: the base below `lora`,
-    and the reference of DPO. If not, a restart makes them again, from `start_from` or the seed, and
-    refuses them if they are not the same. Not for a command."""
+    and the reference of DPO and GRPO. If not, a restart makes them again, from `start_from` or the
+    seed, and refuses them if they are not the same. Not for a command."""
     snapshot: SnapshotConfig | None = None
     """Snapshots in memory. Default: none."""
 
@@ -300,12 +472,21 @@ class DataloaderConfig(TrainingSection):
     are then JSONL whatever their suffix. An id outside model.vocab_size ends the job. Default: the
     data is text."""
     prompt_field: str | None = None
-    """Field of a JSONL record that holds a prompt, where `completion_field` or `chosen_field` is
-    given: it is read, but not learned. Default: the records have none."""
+    """Field of a JSONL record that holds a prompt, where `completion_field`, `chosen_field` or
+    `init.grpo` is given: it is read, but not learned. Default: the records have none."""
     completion_field: str | None = None
     """Field of a JSONL record that holds a completion: only its text, and the end of the document
     after it, are learned. It takes the place of text_field. Default: all text is learned."""
-
+    messages_field: str | None = None
+    """Field of a JSONL record that holds a chat: a list of messages, each with a `role` and a
+    `content`. The chat template of the tokenizer's folder makes text of it, and the messages of the
+    role `assistant` are learned. With `init.grpo` the chat is a prompt: the model answers its last
+    question itself, and messages of `assistant` after that are left out. Default: the records have
+    none."""
+    packing: Literal["stream", "examples"] | None = None
+    """How sequences are made of examples. `stream`: one follows the other, and a sequence ends in
+    the middle of one. `examples`: a sequence holds whole examples, and none attends to another.
+    Default: examples for messages_field, else stream."""
     chosen_field: str | None = None
     """Field of a JSONL record that holds the better of two completions, to learn preferences (DPO):
     each record is a pair. Default: the records are no pairs."""
@@ -316,15 +497,43 @@ class DataloaderConfig(TrainingSection):
     @property
     def reads_records(self) -> bool:
         """Whether each file is JSONL, whatever its suffix."""
-        fields = (self.tokens_field, self.completion_field, self.chosen_field)
+        fields = (
+            self.tokens_field,
+            self.completion_field,
+            self.messages_field,
+            self.chosen_field,
+            self.prompt_field,
+        )
         return any(field is not None for field in fields)
+
+    @property
+    def has_prompts_alone(self) -> bool:
+        """Whether a record is a prompt, whose completions the model makes (GRPO)."""
+        learned = self.completion_field or self.chosen_field
+        return self.prompt_field is not None and learned is None
+
+    def asks(self, grpo: GrpoConfig | None) -> bool:
+        """Whether the model itself answers the records (GRPO): prompts alone, or chats."""
+        return grpo is not None and (self.has_prompts_alone or self.messages_field is not None)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether a sequence is a window of all tokens, one record after the other."""
+        has_rows = self.packs_examples or self.chosen_field is not None
+        return not has_rows and not self.has_prompts_alone
+
+    @property
+    def packs_examples(self) -> bool:
+        """Whether a sequence holds whole examples of which none attends to another."""
+        default = "stream" if self.messages_field is None else "examples"
+        return (self.packing or default) == "examples"
 
 
 class ValidationConfig(TrainingSection):
     """Measures the mean loss of the first batches of a dataloader at regular intervals."""
 
-    every: Count
-    """Steps between two validations."""
+    every: Count | None = None
+    """Steps between two validations (required beside train_dataloader)."""
     steps: Count
     """Batches in a validation."""
     dataloader: DataloaderConfig
@@ -334,10 +543,25 @@ class ValidationConfig(TrainingSection):
 class FitConfig(TrainingSection):
     """The data that our trainer trains on and validates on."""
 
-    train_dataloader: DataloaderConfig
-    """Data to train on."""
+    train_dataloader: DataloaderConfig | None = None
+    """Data to train on. Without it the phase only evaluates: it needs `validation`, and no
+    optimizer."""
     validation: ValidationConfig | None = None
-    """Validation during training. Default: none."""
+    """Validation during training, or all that the phase does. Default: none."""
+
+    @model_validator(mode="after")
+    def _check_that_there_is_work(self) -> Self:
+        if self.train_dataloader is None and self.validation is None:
+            raise ValueError("needs train_dataloader, to train, or validation, to evaluate alone")
+        return self
+
+    @property
+    def decisive(self) -> DataloaderConfig:
+        """The data whose form decides what is computed: those to train on, else to evaluate."""
+        if self.train_dataloader is not None:
+            return self.train_dataloader
+        assert self.validation is not None
+        return self.validation.dataloader
 
 
 class Elasticity(StrEnum):
@@ -355,6 +579,14 @@ class DeterminismConfig(TrainingSection):
     elastic: Elasticity = Elasticity.ROUNDING
     """`rounding`: up to rounding; `bitwise`: to the bit, with micro-batches of exactly
     loop.micro_batch_size sequences on every rung."""
+
+
+class SdcConfig(TrainingSection):
+    """Search for silent data corruption: devices that compute wrongly without an error."""
+
+    every: Count
+    """Steps between two checks. A check computes its step once more with the devices in another
+    order, and compares every bit."""
 
 
 class Load(StrEnum):

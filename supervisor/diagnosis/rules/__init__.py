@@ -24,10 +24,13 @@ from supervisor.diagnosis.rules.compiler import RULES as _COMPILER_RULES
 from supervisor.diagnosis.rules.exceptions import RULES as _EXCEPTION_RULES
 from supervisor.diagnosis.rules.exceptions import SIGTERM_RULE as _SIGTERM_RULE
 from supervisor.diagnosis.rules.exits import RULES as _EXIT_RULES
+from supervisor.diagnosis.rules.hardware import LOST_WORKER as LOST_WORKER
 from supervisor.diagnosis.rules.hardware import RULES as _HARDWARE_RULES
 from supervisor.diagnosis.rules.host import DISK_FULL as DISK_FULL
 from supervisor.diagnosis.rules.host import FULL_DISK_RULES as FULL_DISK_RULES
+from supervisor.diagnosis.rules.host import KILLED as KILLED
 from supervisor.diagnosis.rules.host import RULES as _HOST_RULES
+from supervisor.diagnosis.rules.host import STATE_NOT_FINITE as STATE_NOT_FINITE
 from supervisor.diagnosis.rules.io import RULES as _IO_RULES
 from supervisor.diagnosis.rules.native import RULES as _NATIVE_RULES
 from supervisor.diagnosis.rules.program import RULES as _PROGRAM_RULES
@@ -51,6 +54,7 @@ from supervisor.diagnosis.rules.setup import RULES as _SETUP_RULES
 from supervisor.diagnosis.rules.training_state import NOT_FINITE as NOT_FINITE
 from supervisor.diagnosis.rules.training_state import NOT_NUMBERS as NOT_NUMBERS
 from supervisor.diagnosis.rules.training_state import RULES as _TRAINING_STATE_RULES
+from supervisor.diagnosis.rules.training_state import UNDECODABLE_RULES as UNDECODABLE_RULES
 from supervisor.diagnosis.speakers import NOT_IO
 
 _STORE_RULES = (

@@ -176,8 +176,11 @@ RULES = (
         "the command went on in the background",
         "It exited, but processes that it had started were still running 5 s later.",
         "Run the program in the foreground (no `&`, nohup, setsid or daemon option; end a shell "
-        "script with `wait`). If the work was done, declare `success` (`--success-step N`): what "
-        "is left over then does no harm.",
+        "script with `wait`). If the work was done, declare what proves it, and what is left over "
+        "does no harm: a line of the output (`--set 'trainer.command.success.pattern=...'`), or "
+        "the last step (`--success-step N`). A step must be reported or committed, or read by "
+        "`--set 'trainer.command.progress.pattern=...'`: one that is only recognised in the output "
+        "proves nothing.",
         facts=(STILL_RUNNING,),
         confidence=MEDIUM,
     ),

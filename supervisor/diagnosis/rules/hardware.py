@@ -35,7 +35,21 @@ as errors of memory, links or power, or asks to reset the GPU or the machine. Fo
 asks to restart or examine the application (13, 31), to do nothing (43), or to look for an earlier
 error (45)."""
 
+SILENT_CORRUPTION = "silent-corruption"
+LOST_WORKER = "lost-worker"
+"""The rule about a helper process that ended: what that process printed may say why."""
 RULES = (
+    Rule(
+        SILENT_CORRUPTION,
+        RESTART,
+        "a device computed wrongly in silence",
+        "A step that our trainer computed again with its devices in another order had other bits.",
+        "Have the device in the message looked at before its quarantine ends. The job has gone "
+        "back to the newest checkpoint after which a check passed; what else this device has "
+        "computed since then may be wrong, too.",
+        types=("SilentCorruptionError",),
+        hardware=True,
+    ),
     Rule(
         "transfer-abort",
         RESTART,
@@ -288,7 +302,7 @@ RULES = (
         confidence=MEDIUM,
     ),
     Rule(
-        "lost-worker",
+        LOST_WORKER,
         RESTART,
         "a helper process died",
         "A process that worked for this one (data loading, Ray) was killed or crashed.",

@@ -21,11 +21,20 @@ FULL_DISK_RULES = frozenset({DISK_FULL, _SILENTLY, _SHORT_WRITE})
 """Names of the rules after whose failures the supervisor makes room on the disk. A `Failure` has
 the name of its rule."""
 
+STATE_NOT_FINITE = "state-not-finite"
 _LIMIT = "a limit of the host is reached"
 _LIMIT_REASON = "The host refused memory, files or processes; that may pass, or it is too low."
 _LIMIT_ADVICE = "Look at ulimit, /dev/shm and the memory of the host or container."
-_KILLED = r"^(?:\S+: line \d+: +\d+ )?Killed(?: |$)"
-"""What a shell prints for a process that SIGKILL ended."""
+KILLED = (
+    r"^(?:\S+: line \d+: +\d+ )?Killed(?: |$)|"
+    r"^g?make(?:\[\d+\])?: \*\*\* \[[^\]]{1,300}\] (?:Killed|Error 137)(?: |$)"
+)
+"""What a shell or make prints for a process that SIGKILL ended."""
+_TOLD_KILLS = (
+    r"\bfailed \(exitcode: -9\) local_rank|\bSignal 9 \(SIGKILL\) received by PID",  # torchrun
+    r"(?i)(?:exit ?code:?|signal:?|returncode:?|status:?) -9\b|signal: killed",
+    KILLED,
+)
 
 RULES = (
     Rule(
@@ -49,6 +58,43 @@ RULES = (
         certain=True,
     ),
     Rule(
+        "unusable-reward",
+        FATAL,
+        "the reward function cannot be used",
+        "trainer.init.grpo.reward names no function, or one that does not return a number for each "
+        "completion; it will not next time either.",
+        "Mend the function that the message names, or trainer.init.grpo.reward.",
+        types=("rewards.UnusableRewardError",),
+        certain=True,
+    ),
+    Rule(
+        "reward-not-finite",
+        FATAL,
+        "a reward is NaN or Inf",
+        "The same completion is made again, and the function will most likely say the same of it.",
+        "Have the reward function return a finite number for the completion in the message.",
+        types=("rewards.RewardNotFiniteError",),
+    ),
+    Rule(
+        "bad-data",
+        FATAL,
+        "the data is not as the config says",
+        "A record of the data cannot be used, or there is too little data: the same is read again.",
+        "Mend or remove the record that the message names, or correct the keys of fit.",
+        types=("supervisor.config.training.data_files.DataError",),
+        certain=True,
+    ),
+    Rule(
+        "damaged-tokens",
+        RESTART,
+        "the stored tokens of the data are damaged",
+        "The file of tokens changed after it was written. Nothing was trained on the damage, and "
+        "the next attempt writes the file again.",
+        "None needed; if it comes back, suspect the disk or the memory of the machine.",
+        types=("token_store.DamagedTokensError",),
+        transient=True,
+    ),
+    Rule(
         "no-usable-checkpoint",
         FATAL,
         "every checkpoint is damaged",
@@ -57,6 +103,41 @@ RULES = (
         "Put an undamaged copy in place, or do as the message says to start from the beginning; "
         "then run the same command again. Suspect the storage.",
         types=("NoUsableCheckpointError",),
+    ),
+    Rule(
+        "pretrained-model",
+        FATAL,
+        "the pretrained model cannot be used",
+        "The folder of init.model.pretrained, or of init.tokenizer, does not hold what the job "
+        "needs of it: reading it again changes nothing.",
+        "Do as the message says: mostly download the model again, or name another one; then run "
+        "the same command again.",
+        # No more than a guess: a file that is not there may be on a mount that is lost.
+        types=("PretrainedError",),
+    ),
+    Rule(
+        "weights-not-finite",
+        FATAL,
+        "the weights to start from hold NaN or Inf",
+        "The model or the checkpoint that training would start from holds numbers that are not "
+        "finite, and loading it again changes nothing.",
+        "Do as the message says: download the model again, mend the array that it names, or start "
+        "from an earlier checkpoint. It is no batch, so init.loop.skip_bad_batches cannot help.",
+        types=("not_finite.WeightsNotFiniteError",),
+        certain=True,
+    ),
+    Rule(
+        STATE_NOT_FINITE,
+        FATAL,
+        "NaN or Inf in the state to be saved",
+        "The losses and gradients up to this step were finite, but the message names arrays of the "
+        "state that are not.",
+        "Frozen weights come from init.model.pretrained, start_from or a checkpoint: look there. "
+        "Trained parameters and the optimizer's state overflow if steps are too large: lower the "
+        "learning rate, or lower init.optimizer.clip_norm. init.loop.skip_bad_batches cannot "
+        "help, since no loss tells of it.",
+        # A guess: memory of a device may have been wrong once.
+        types=("inflight.StateNotFiniteError",),
     ),
     Rule(
         "foreign-checkpoint",
@@ -170,26 +251,6 @@ RULES = (
         transient=True,
     ),
     Rule(
-        "rank-killed",
-        POLICY,
-        "killed",
-        "torchrun says that SIGKILL ended one of its ranks: the kernel sent it for memory, or a "
-        "person, or the platform.",
-        "If it comes back, look for the kernel's out-of-memory killer (dmesg).",
-        patterns=(r"\bfailed \(exitcode: -9\) local_rank|\bSignal 9 \(SIGKILL\) received by PID",),
-        transient=True,
-        confidence=LOW,
-    ),
-    Rule(
-        "killed-told",
-        POLICY,
-        *KILLED_NOT_FOR_MEMORY,
-        patterns=(_KILLED,),
-        facts=(NO_OOM_KILL,),
-        transient=True,
-        confidence=LOW,
-    ),
-    Rule(
         "resource-limit-text",
         POLICY,
         _LIMIT,
@@ -206,15 +267,33 @@ RULES = (
             r"(?i)/dev/shm\b.{0,80}(?:full|too small|space|limit|size)|Bus error",
             r"(?i)exceed\w* .{0,30}memory limit",
             r"OutOfMemoryError: (?:Task|Actor|\d+ [Ww]orkers?)|node running low on memory",
-            r"(?i)(?:exit ?code:?|signal:?|returncode:?|status:?) -9\b",
-            r"(?i)killed by (?:the )?(?:kernel'?s? )?oom|\bOOMKilled\b|signal: killed",
+            r"(?i)killed by (?:the )?(?:kernel'?s? )?oom|\bOOMKilled\b",
             r"(?i)\boom-kill:|\b\d+ oom[-_ ]kill",
             # the kubelet's eviction manager
             r"node was low on resource: |\bcondition: \[\w+Pressure\]|"
             r"local storage usage exceeds",
-            _KILLED,
             r"(?i)object store (?:is )?(?:full|memory)|unable to allocate .{1,40} for an array",
         ),
         transient=True,
+    ),
+    Rule(
+        "killed-told",
+        POLICY,
+        *KILLED_NOT_FOR_MEMORY,
+        patterns=_TOLD_KILLS,
+        facts=(NO_OOM_KILL,),
+        transient=True,
+        confidence=LOW,
+    ),
+    Rule(
+        "rank-killed",
+        POLICY,
+        "killed",
+        "The text says that SIGKILL ended a rank or a helper process: the kernel sent it for "
+        "memory, or a person, or the platform.",
+        "If it comes back, look for the kernel's out-of-memory killer (dmesg).",
+        patterns=_TOLD_KILLS,
+        transient=True,
+        confidence=LOW,
     ),
 )

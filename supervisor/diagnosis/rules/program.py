@@ -17,6 +17,11 @@ from supervisor.diagnosis.speakers import ANYBODY, Speaker
 
 _CHECKS = ("checkify.OOBError", "checkify.FailedCheckError", "checkify.JaxRuntimeError")
 """Types that checkify raises. It checks only what the program asks it to check."""
+_OF_DATA = (
+    r"(?:tokens?|vocab\w*|labels?|targets?|class(?:es)?|records?|samples?|examples?|datasets?|"
+    r"embeddings?|(?:\w+_)?ids?)"
+)
+"""Words for what data and vocabularies hold. Python says `list index out of range` of any list."""
 RULES = (
     Rule("check", FATAL, *ASSERTION, types=_CHECKS, certain=True),
     Rule(
@@ -74,9 +79,12 @@ RULES = (
         "The data holds a value that the program refuses; the next attempt reads the same data.",
         "Correct the data or the vocabulary; then run the same command again.",
         patterns=(
-            r"(?i)out.of.(?:bounds|range)|vocab(?:_| |ulary )?size|token.?ids?\b.{0,60}(?:exceed|"
-            r"invalid|larger|greater|outside|>=)",
-            r"(?i)(?:index|id|label|target|value)\b.{0,40}(?:exceeds|is outside|too large for)",
+            rf"(?i)\b{_OF_DATA}\b.{{0,100}}out.of.(?:bounds|range)\b|"
+            rf"out.of.(?:bounds|range)\b.{{0,100}}\b{_OF_DATA}\b",
+            r"index out of range in self",  # torch's embedding
+            r"(?i)vocab(?:_| |ulary )?size|token.?ids?\b.{0,60}(?:exceed|invalid|larger|greater|"
+            r"outside|>=)",
+            rf"(?i)\b{_OF_DATA}\b.{{0,40}}(?:exceeds|is outside|too large for)",
         ),
     ),
     Rule(

@@ -85,11 +85,10 @@ RULES = (
         "A package that the program needs cannot be built: the same sources fail the same way.",
         "Read what the compiler says above; install what it misses; run the same command again.",
         patterns=(
-            # pip, setuptools, ninja, GCC and make
+            # pip, setuptools, ninja and GCC
             r"(?i)^error: (?:subprocess-exited-with-error|command \S+ failed with exit (?:code|"
             r"status) [12]\b)|ERROR: Failed building wheel|failed to build\b",
-            r"^ninja: build stopped|error building extension|^make(?:\[\d+\])?: \*\*\* [^\n]{0,200}"
-            r"Error [12]\b",
+            r"^ninja: build stopped|error building extension",
             r"^\S+:\d+(?::\d+)?: fatal error: [^\n]{0,200}No such file",
         ),
         confidence=MEDIUM,

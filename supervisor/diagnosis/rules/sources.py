@@ -28,7 +28,14 @@ SOURCES = {
     "missing-key": f"{_PYTHON}; cases keyenv, composed-04",
     "devices-missing": "trainer/mesh.py",
     "devices-differ": "trainer/mesh.py",
+    "unusable-reward": "trainer/rewards.py",
+    "reward-not-finite": "trainer/rewards.py",
+    "bad-data": "supervisor/config/training/data_files.py",
+    "damaged-tokens": "trainer/token_store.py",
     "no-usable-checkpoint": "trainer/checkpoint_steps.py",
+    "pretrained-model": "supervisor/config/training/pretrained.py",
+    "weights-not-finite": "trainer/not_finite.py",
+    "state-not-finite": "trainer/inflight.py",
     "foreign-checkpoint": "trainer/checkpoint_steps.py",
     "unmarked-checkpoint": "trainer/checkpoint_steps.py",
     "checkpoint-unreadable": "trainer/checkpoint_steps.py",
@@ -39,9 +46,10 @@ SOURCES = {
     "short-write": "numpy ctors.c and convert.c, torch inline_container.cc, HDF5 H5FDsec2.c, "
     "Go's io.ErrShortWrite, GNU tar",
     "resource-limit": f"{_PYTHON}: MemoryError; Ray's types; cases aslim, npmem",
-    "rank-killed": "torch distributed/elastic/multiprocessing: api.py, errors/__init__.py",
-    "killed-told": "bash and dash: strsignal(3)",
-    "resource-limit-text": f"{_ERRNO}, setrlimit(2), XLA's env.cc, NCCL's shm.cc, Go's os/exec; "
+    "killed-told": "bash and dash: strsignal(3); GNU make job.c; Go's os/exec",
+    "rank-killed": "torch distributed/elastic/multiprocessing: api.py, errors/__init__.py; "
+    "Python's subprocess and multiprocessing",
+    "resource-limit-text": f"{_ERRNO}, setrlimit(2), XLA's env.cc, NCCL's shm.cc; "
     "cases emfile, fsize, composed-18, composed-35",
     "offline": "huggingface_hub utils/_http.py and file_download.py",
     "no-such-place": "huggingface_hub errors.py; case hf-repo-401",
@@ -87,6 +95,7 @@ SOURCES = {
     "hardware": "libtpu, CUDA driver API (CUresult), NVIDIA's Xid catalog",
     "device-fault": "CUDA driver API (CUresult), torch, NVIDIA's Xid catalog; case cuda-unknown",
     "follows-a-halt": "libtpu 0.0.42.1; pytorch/xla #8459",
+    "silent-corruption": "trainer/corruption_check.py",
     "core-halted": "libtpu 0.0.42.1, openxla.org/xla/errors/error_0200; jax #9642 and #19118, "
     "vllm-project/tpu-inference #3405; case tpu-unknown-core",
     "backend-missing": "jax _src/xla_bridge.py, ld.so, CUDA driver API; cases so, unkbackend",
@@ -137,7 +146,7 @@ SOURCES = {
     "accelerator-absent": "torch/cuda/__init__.py, c10/cuda/CUDAFunctions.cpp",
     "container-refused": "docker, runc, libnvidia-container, the kubelet; for-win #11309",
     "submission-refused": "Slurm's common/slurm_errno.c; kubectl",
-    "build-failed": "pip, setuptools, ninja, GCC and make",
+    "build-failed": "pip, setuptools, ninja and GCC",
     "archive-damaged": "GNU tar and gzip; case wrapper-tar-truncated",
     "native-check": "glog and Abseil; marin #3693, pytorch/xla #8591, transformers #12771",
     "refused-instruction-told": "bash and dash: strsignal(3)",

@@ -7,6 +7,7 @@ from supervisor.diagnosis.rules.rule import FATAL, POLICY, Rule
 from supervisor.diagnosis.rules.wording import (
     CHECKPOINT_FRAMES,
     FIX_CONFIG,
+    OWN_TRAINER_REPLAYS,
     OWN_TRAINER_SKIPS,
     STATUS,
 )
@@ -25,18 +26,40 @@ _UNDECODABLE = (
     r"MetadataIncompleteBuffer",
     r"(?i)PytorchStreamReader|failed finding central directory|end-of-stream marker|short read",
 )
+_NAN_OR_INF = r"(?:(?:nan|inf)(?!-\w)|NaN|NAN|NaNs|nans|Inf|INF|infs)"
+_NOT_A_NUMBER = (
+    r"(?<![\w/@])(?<!\w[.-])(?<!(?i:user|host)[ =:])(?<!(?i:user|host) ['\"])"
+    r"(?<!(?i:bucket|folder)[ =:])(?<!(?i:bucket|folder) ['\"])"
+    rf"(?:(?:jax\.)?(?:np|jnp|numpy|math|torch)\.)?(?:{_NAN_OR_INF}/)*{_NAN_OR_INF}\b(?![/@]|\.\w)"
+)
+"""NaN or Inf as a value; not as a part of a path, a URL, a file name, or the name of something."""
+UNDECODABLE_RULES = frozenset(
+    {
+        "corrupt-checkpoint",
+        "undecodable-while-restoring",
+        "undecodable-in-a-restore",
+        "unreadable-while-restoring",
+        "unreadable-in-a-restore",
+        "incomplete-checkpoint",
+        "undecodable-data",
+    }
+)
+"""The rules about what is stored and cannot be decoded."""
 NOT_FINITE = "not-finite"
 NOT_NUMBERS = (
     "NaN or Inf in the training",
     "The loss became NaN or Inf; going back to the last checkpoint may avoid it.",
-    "Look at what goes into that line at that step: the data, and the learning rate before it. "
+    f"{OWN_TRAINER_REPLAYS}Find the first step whose loss or gradient norm is out of line: often "
+    "it is some steps before the one that failed. Look at its data, and at the learning rate and "
+    "clipping before it. "
     f"Before you go on, see that the newest checkpoint has no NaN yet.{OWN_TRAINER_SKIPS}",
 )
 """Cause, reason and advice."""
 _STRUCTURE = (
     "checkpoint does not fit the program",
     "The newest checkpoint holds another model or optimizer than the config describes.",
-    "Go back to the config of the checkpoint, or use another model_dir.",
+    "If the message begins with start_from, correct init.model of that phase, or start_from. Else "
+    "go back to the config of the checkpoint, or use another model_dir.",
 )
 
 RULES = (
@@ -118,7 +141,9 @@ RULES = (
         FATAL,
         "data that cannot be decoded",
         "The bytes of the data are damaged or of another format; they are the same next time.",
-        "Replace the file that the message or the traceback names; then run the command again.",
+        "Replace the file that the message or the traceback names (if they name none, look first "
+        "at the newest file that the program has saved); a checkpoint that a kill has cut, move "
+        "into another folder. Then run the command again.",
         # Only exceptions: printed lines have these words for cut logs and texts, too.
         types=("BaseException",),
         patterns=_UNDECODABLE,
@@ -151,7 +176,8 @@ RULES = (
         POLICY,
         *NOT_NUMBERS,
         patterns=(
-            r"^[^\n]*\b(?:nan|NaN|NAN|NaNs|nans|inf|Inf|INF|infs|is_?nan|is_?inf|isfinite)\b",
+            rf"^[^\n]*{_NOT_A_NUMBER}",
+            r"^[^\n]*\b(?:is_?nan|is_?inf|isfinite)\b",
             r"(?i)^[^\n]*(?:\bnon-?finite|not finite|all_?finite|infinite (?:loss|grad)|"
             r"diverged\b)",
             r"(?i)^[^\n]*\b(?:loss|grad\w*|norm)\b.{0,40}(?:spike|explo|diverg|blew up|overflow)",

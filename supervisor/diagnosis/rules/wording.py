@@ -6,6 +6,11 @@ import re
 
 FROM_THE_NEWEST = " to go on from the newest checkpoint"
 """Ends an advice to run the command again; `advice_at_the_end` drops it where there is none."""
+OWN_TRAINER_REPLAYS = (
+    "Where supervise's own trainer runs, `supervise replay MODEL_DIR` first: it runs the step that "
+    "failed again, and tells the records of its batch and where the first NaN or Inf is. "
+)
+"""Begins an advice; what tells it of another program drops it."""
 OWN_TRAINER_SKIPS = (
     " Where supervise's own trainer runs, trainer.init.loop.skip_bad_batches passes over a few "
     "batches."

@@ -26,6 +26,7 @@ from supervisor.engines.python_program import (
     from_interpreter,
     interpreter_part,
     sets_variables,
+    shell_before,
 )
 from supervisor.engines.python_script import with_interpreter
 from supervisor.host.notice import Notice, Tell
@@ -50,6 +51,7 @@ _VARIABLES_GIVEN_EARLY = (
     environment.NUM_DEVICES,
     environment.PROTOCOL,
     environment.RANK,
+    environment.TOKENS,
     environment.WORLD_SIZE,
 )
 """The variables of the worker protocol that a standby gets when it is started. Most often they are
@@ -128,6 +130,8 @@ def why_no_standby(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
     """
     if (setter := sets_variables(argv)) is not None:  # too early: a standby has another environment
         return f"{setter} sets variables for Python: set them in command.env instead"
+    if (shell := shell_before(argv)) is not None:
+        return f"{shell} may set variables for Python: run it without {shell}"
     bootstrapped_argv, _ = bootstrapped(with_interpreter(argv))
     size = interpreter_part(bootstrapped_argv)
     texts = {"the options of its interpreter": " ".join(bootstrapped_argv[:size]), **env}

@@ -102,8 +102,10 @@ class Agent:
         identity: Identity,
         boottime: Callable[[], float] = _boottime,
         ask_announcers: Callable[[str], None] = lambda source: None,
+        config: str = "",
     ) -> None:
-        """`kill_at` tells the guard its deadline, and `say` sends a message to the leader.
+        """`kill_at` tells the guard its deadline, and `say` sends a message to the leader. For
+        `config` see `Hello`.
 
         `make_ranks` is called once, with the first launch. `ask_announcers` is called for each
         leader: see `OwnAnnouncements.ask`.
@@ -115,6 +117,7 @@ class Agent:
         self._boottime = boottime
         self._say = say
         self._identity = identity
+        self._config = config
         self._ask_announcers = ask_announcers
         self._leaving = ""
         """See `Question.leaving`."""
@@ -246,11 +249,14 @@ class Agent:
         self._epoch, self._lost_after = leader.epoch, leader.lost_after
         if is_new:  # no answer of an earlier leader is waited for
             self._asked.clear()
+            if self._deadline is not None:  # what one has promised holds no longer than we say
+                self._deadline = min(self._deadline, self._boottime() + self._lost_after)
+                self._kill_at(self._deadline)
             self._prepared = self._probing = 0
             self._leaving = ""
             self._ask_announcers(leader.announcer)
         token = _token_in(leader.owner_file) if leader.owner_file else None
-        self._say(Hello(self._epoch, writer(), self._identity, token))
+        self._say(Hello(self._epoch, writer(), self._identity, token, config=self._config))
         if is_new:
             self._rounds += 1
             self._ask(self._rounds)
@@ -404,7 +410,8 @@ class Agent:
             )
             for end, each in zip(self._ends(exits), self._evidence, strict=True)
         )
-        return Gone(attempt, digests, _group_seen(self._ranks.seen))
+        size = self._launch.world_size if self._launch is not None else 0
+        return Gone(attempt, digests, _group_seen(self._ranks.seen), size)
 
 
 def _pass_on(command: TerminateRanks | DumpRankStacks | NameHolders, ranks: Ranks | None) -> None:

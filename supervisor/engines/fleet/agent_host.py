@@ -39,7 +39,7 @@ class AgentHost(ThisHost):
         return None
 
     def torn_step(
-        self, place: Path | Uri, own: OwnNames | None, committed: int | None
+        self, place: Path | Uri, own: OwnNames | None, committed: int | None, *, new: bool
     ) -> Path | None:
         """See `host_port.HostFiles`. The leader looks for itself."""
         return None

@@ -23,6 +23,7 @@ from supervisor.engines.fleet.fleet_messages import MessageError, Report, encode
 from supervisor.engines.fleet.own_announcements import OwnAnnouncements
 from supervisor.engines.fleet.payload_frames import FrameError, Frames, framed
 from supervisor.engines.guard_watch import keep_guard
+from supervisor.host import gang_config
 from supervisor.host.identity import Identity
 from supervisor.host.outlet import say_on_stderr
 
@@ -84,6 +85,7 @@ def serve(connection: socket.socket) -> None:
             line.say,
             _identity(),
             ask_announcers=announcements.ask,
+            config=os.environ.get(gang_config.VARIABLE, ""),
         )
 
         def read() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from supervisor.core.events import BadUnit, DevicesProbed, Obstacle
+from supervisor.core.events import BadUnit, DevicesProbed, Obstacle, Unfit
 from supervisor.engines.fleet.fleet import HostState
 from supervisor.engines.fleet.fleet_means import Means
 from supervisor.engines.fleet.fleet_messages import Probed, ProbeHost
@@ -36,15 +36,21 @@ def cluster_advice(address: str) -> str:
     )
 
 
-def _unfit(hosts: Sequence[HostState]) -> Obstacle:
-    """Returns the obstacle that only a person can make these `hosts` usable, which are all."""
+def _unfit(hosts: Sequence[HostState]) -> Unfit:
+    """Returns what people are told of these `hosts`, which only a person can make usable."""
     by_problem: dict[str, list[str]] = {}
     for host in hosts:
         by_problem.setdefault(host.problem, []).append(host.node.id)
     parts = (f"host {_names(names)}: {problem}" for problem, names in by_problem.items())
     advice = "; ".join(dict.fromkeys(host.remedy for host in hosts))
-    reason = f"no host can be used as it is set up: {'; '.join(parts)}"
-    return Obstacle(reason, f"{advice}; then run the same command again", lasts=True)
+    return Unfit(len(hosts), "; ".join(parts), advice)
+
+
+def _all_unfit(hosts: Sequence[HostState]) -> Obstacle:
+    """Returns the obstacle that only a person can make these `hosts` usable, which are all."""
+    told = _unfit(hosts)
+    reason = f"no host can be used as it is set up: {told.reason}"
+    return Obstacle(reason, f"{told.advice}; then run the same command again", lasts=True)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -109,7 +115,7 @@ class CapacityLook:
         devices = probe.devices
         if devices is not None and devices.waits({each.agent for each in fleet.ready(now)}, now):
             return
-        if self._means.fleet.unfit(now):  # nothing changes by waiting
+        if self._means.fleet.all_unfit(now):  # nothing changes by waiting
             self._probe = None
             self._means.post(self._answer_of(probe, (), now))
             return
@@ -137,14 +143,16 @@ class CapacityLook:
         is_open = devices is not None and not bad and obstacle is None
         problem = devices.problem if devices is not None and is_open else None
         told = redact(problem) if problem is not None else None
-        return DevicesProbed(now, probe.number, healthy, bad, told, obstacle)
+        unfit = self._means.fleet.unfit(now) if obstacle is None else ()
+        set_up = _unfit(unfit) if unfit else None
+        return DevicesProbed(now, probe.number, healthy, bad, told, obstacle, set_up)
 
     def _obstacle(self, now: float) -> Obstacle | None:
         """Returns what keeps all hosts from being used; None: nothing does."""
         fleet, lead = self._means.fleet, self._means.lead
         if fleet.cluster_lost is None:
-            unfit = fleet.unfit(now)
-            return _unfit(unfit) if unfit else None
+            unfit = fleet.all_unfit(now)
+            return _all_unfit(unfit) if unfit else None
         why = self._means.redact(fleet.cluster_lost[1])
         return Obstacle(f"the cluster does not answer: {why}", cluster_advice(lead.address))
 
@@ -172,12 +180,8 @@ class CapacityLook:
         return fleet.in_whole_slices([host for host in ready if host.stays])
 
     def _why_missing(self, node: str, now: float) -> str:
-        fleet, lost_after = self._means.fleet, self._means.lead.lost_after
+        fleet = self._means.fleet
         host = fleet.of_node(node)
-        if host is None:
-            return "the cluster does not show it"
-        if host.leaving:
-            return f"it is about to go: {self._means.redact(host.leaving)}"
-        if host.is_ready(now, lost_after):
+        if host is not None and host.stays and host.is_ready(now, fleet.lost_after):
             return f"other hosts of its TPU slice {host.node.slice} are missing"
-        return host.why_not_ready(now, lost_after)
+        return self._means.redact(fleet.why_not_ready(node, now))

@@ -27,7 +27,10 @@ _PAUSES = (1.0, 2.0, 5.0, 10.0, _LONGEST_PAUSE)
 before they have introduced themselves; then as the last."""
 _SEVERAL = 3
 """So many of them are told to people."""
-_REMEDY = "what they wrote is on that host, in Ray's worker-*.err (/tmp/ray/session_latest/logs)"
+_REMEDY = (
+    "what they wrote is on that host, in worker-*.err in session_latest/logs of Ray's --temp-dir "
+    "(by default /tmp/ray)"
+)
 _MAX_UNANSWERED = 2
 """An agent with so many unanswered questions, beside the present one, hears us."""
 
@@ -108,7 +111,8 @@ class HostState:
         if self.lost:
             return f"its agent is lost: {self.lost}"
         if self.asked_at is None:
-            return "its agent has not started yet"
+            heard = "nothing was heard of its agent yet"
+            return heard if self.is_placed else "its agent has not started yet"
         if at - self.asked_at >= lost_after:
             return f"its agent was not heard for {at - self.asked_at:.0f} s"
         return "its agent does not hear this supervisor"
@@ -135,12 +139,15 @@ class Fleet:
     """By agent; also the lost ones, until nothing of theirs can live, and their nodes may get
     another one."""
     nodes: dict[str, Node] = field(default_factory=dict)
+    shown: set[str] = field(default_factory=set)
+    """All nodes that the cluster has shown since this leader began."""
     failed: dict[str, int] = field(default_factory=dict)
     """How many agents in a row were lost on a node before they have introduced themselves."""
 
     def seen(self, nodes: Iterable[Node]) -> None:
         """These nodes are alive, and no others."""
         self.nodes = {node.id: node for node in nodes}
+        self.shown |= self.nodes.keys()
         self.failed = {node: times for node, times in self.failed.items() if node in self.nodes}
         for agent, host in self.hosts.items():
             if host.node.id in self.nodes:
@@ -149,6 +156,15 @@ class Fleet:
                 self.hosts[agent] = replace(host, again_at=0.0)
 
     def to_place(self, at: float) -> tuple[Node, ...]:
+        """Returns the nodes that need an agent and can get one."""
+        return tuple(node for node in self._without_agent(at) if not node.draining)
+
+    def passed_over(self, at: float) -> tuple[Node, ...]:
+        """Returns the nodes that would need an agent, but the cluster takes them away soon: it
+        starts nothing there."""
+        return tuple(node for node in self._without_agent(at) if node.draining)
+
+    def _without_agent(self, at: float) -> tuple[Node, ...]:
         """Returns the nodes that need an agent: those that have none, while too few have one that
         may be of use. A host of which nothing can live any more, as far as the fence knows, is of
         no use until it is heard again.
@@ -198,7 +214,8 @@ class Fleet:
         `remedy` what a person does about it. The problem is certain after it was seen for `wait`
         seconds."""
         machine = f"{hello.host.boot}/{hello.host.namespace}"
-        others = (host for name, host in self.hosts.items() if name != agent and not host.lost)
+        usable = (host for host in self.hosts.values() if not (host.lost or host.problem))
+        others = (host for host in usable if host.agent != agent)
         twin = next((host for host in others if host.machine == machine), None)
         if twin is not None and not problem:
             problem = f"its machine ({hello.host.host}) has another agent: {twin.node.id}"
@@ -216,12 +233,18 @@ class Fleet:
         )
 
     def unfit(self, at: float) -> tuple[HostState, ...]:
-        """Returns all hosts, if it is certain of each that only a person can make it usable; none
-        otherwise."""
-        there = self._that_take_a_node(at)
-        is_sure = all(host.sure_at is not None and at >= host.sure_at for host in there)
-        seen = {host.node.id for host in there}
-        return tuple(there) if is_sure and self.nodes.keys() <= seen else ()
+        """Returns the hosts of which it is certain that only a person can make them usable."""
+        return tuple(
+            host
+            for host in self._that_take_a_node(at)
+            if host.sure_at is not None and at >= host.sure_at
+        )
+
+    def all_unfit(self, at: float) -> tuple[HostState, ...]:
+        """Returns what `unfit` does, if these are all hosts; none otherwise."""
+        there, unfit = self._that_take_a_node(at), self.unfit(at)
+        seen = {host.node.id for host in unfit}
+        return unfit if len(unfit) == len(there) and self.nodes.keys() <= seen else ()
 
     def questioned(self, agent: str, question: Question, at: float) -> None:
         """An agent's question came, and is answered at once."""
@@ -270,14 +293,36 @@ class Fleet:
 
     @property
     def all_leave(self) -> bool:
-        """Whether no node stays."""
+        """Whether no node stays. It is not known before the cluster has shown its nodes."""
         leave = {host.node.id for host in self.hosts.values() if host.leaving and not host.lost}
-        return all(node.draining or node.id in leave for node in self.nodes.values())
+        nodes = self.nodes.values()
+        return bool(nodes) and all(node.draining or node.id in leave for node in nodes)
 
     def of_node(self, node: str) -> HostState | None:
         """Returns the host of a node: the agent that is not lost, if there is one."""
         found = [host for host in self.hosts.values() if host.node.id == node]
         return min(found, key=lambda host: bool(host.lost), default=None)
+
+    def is_gone(self, node: str, at: float, *, found: bool) -> bool:
+        """Whether a node without an agent is not shown by the cluster, or about to go, or its agent
+        was silent for so long that nothing of it can live. `found`: the agent ran before this
+        leader began, so one that was never heard is silent since then."""
+        host = self.of_node(node)
+        if host is None or host.lost:
+            shown = self.nodes.get(node)
+            return bool(self.nodes) and (shown is None or bool(shown.draining))
+        is_silent = host.asked_at is not None or found
+        return is_silent and at >= host.safe_at(self.lost_after)
+
+    def why_not_ready(self, node: str, at: float) -> str:
+        """Returns why ranks cannot be started on a node, for people."""
+        host, shown = self.of_node(node), self.nodes.get(node)
+        leaving = host.leaving if host is not None else shown.draining if shown is not None else ""
+        if leaving:
+            return f"it is about to go: {leaving}"
+        if host is not None:
+            return host.why_not_ready(at, self.lost_after)
+        return "it has no agent yet" if shown is not None else "the cluster does not show it"
 
     def choose(self, size: int, before: Collection[str], at: float) -> tuple[HostState, ...]:
         """Returns `size` ready hosts of whole slices, or all if there are fewer: previous members
@@ -301,9 +346,9 @@ class Fleet:
         return tuple(ready[:size])
 
     def in_whole_slices(self, hosts: Sequence[HostState]) -> tuple[HostState, ...]:
-        """Returns the `hosts` but for those whose slice is not there as a whole: libtpu waits for
-        all hosts of a slice."""
-        there = Counter(host.node.slice for host in hosts)
+        """Returns the `hosts` but for those whose slice is not there as a whole, without hosts in
+        quarantine: libtpu waits for all hosts of a slice."""
+        there = Counter(host.node.slice for host in hosts if host.node.id not in self.left_out)
         return tuple(
             host
             for host in hosts

@@ -1,6 +1,8 @@
 """Ends an attempt on all its hosts: kills it, waits until nothing of it can live, has it judged.
 
 A host is done with an attempt once its agent says so, or once the fence does (`Fleet.safe_at`).
+An attempt that an earlier leader has started is over as soon as the agents that had its ranks have
+confirmed the end of each; else once no answer of that leader can hold any more.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from supervisor.engines.fleet.fleet_judging import collected, judged_fleet
 from supervisor.engines.fleet.fleet_means import Means
 from supervisor.engines.fleet.fleet_messages import Evidences, Gone, KillRanks, ShowEvidence
 from supervisor.engines.host_port import Compilations, Host
+from supervisor.engines.judging import with_torn_step
 from supervisor.engines.launch import Launch
 from supervisor.engines.newest_step import steps_left
 
@@ -36,6 +39,10 @@ class _Kill:
     left: set[str] = field(default_factory=set)
     """The agents that may have ranks of it that live."""
     confirmed: set[str] = field(default_factory=set)
+    gone_ranks: set[int] = field(default_factory=set)
+    """The ranks of which the agents that had them say that they are gone."""
+    world_size: int = 0
+    """How many ranks it had, as such an agent says; 0: none has said so."""
     wanted: set[str] = field(default_factory=set)
     """The agents whose evidence is waited for."""
     known: dict[int, RankEvidence] = field(default_factory=dict)
@@ -104,8 +111,13 @@ class FleetEnding:
 
     def note_gone(self, agent: str, report: Gone) -> None:
         """An agent says that nothing of an attempt lives on its host."""
-        if self._kill is not None and report.attempt >= self._kill.launch.attempt:
-            self._kill.confirmed.add(agent)
+        kill = self._kill
+        if kill is None or report.attempt < kill.launch.attempt:
+            return
+        kill.confirmed.add(agent)
+        if report.attempt == kill.launch.attempt and report.world_size:
+            kill.world_size = report.world_size
+            kill.gone_ranks |= {digest.end.exit.rank for digest in report.ranks}
 
     def note_evidence(self, agent: str, report: Evidences) -> None:
         """An agent has sent the evidence that it was asked for."""
@@ -132,6 +144,8 @@ class FleetEnding:
         agents, so it looks at no more than it must."""
         fleet, lost_after = self._means.fleet, self._means.lead.lost_after
         if kill.everybody:  # it may have ranks on hosts that nobody hears of
+            if 0 < kill.world_size <= len(kill.gone_ranks):
+                return True
             if now < fleet.began + lost_after + MARGIN:
                 return False
             kill.left = set(fleet.hosts)
@@ -168,9 +182,7 @@ class FleetEnding:
         exits = attempt.exits
         all_exited = len(exits) == len(attempt.agents) and all(ended.clean for ended in exits)
         closed = all_exited and plan.is_command
-        committed, unproven = steps_left(
-            self._machine, plan, means.notice, closed=closed, all_exited=all_exited
-        )
+        left = steps_left(self._machine, plan, means.notice, closed=closed, all_exited=all_exited)
         gone = judged_fleet(
             means.clock.now(),
             self._machine,
@@ -178,9 +190,9 @@ class FleetEnding:
             attempt,
             kill.known,
             means.host_of,
-            committed,
+            left.committed,
             means.notice,
             means.redact,
         )
         self._kill = None
-        self._over(launch, replace(gone, unproven=unproven))
+        self._over(launch, replace(with_torn_step(gone, left.torn), unproven=left.unproven))

@@ -102,7 +102,8 @@ class FleetEngine:
         self._check = check
         self._redact = redact
         longer = max(0.0, leadership.lost_after_before - leadership.lost_after)
-        fleet = Fleet(leadership.lost_after, clock.now() + longer, wanted, hosts_per_slice)
+        began = clock.now() if leadership.began is None else leadership.began
+        fleet = Fleet(leadership.lost_after, began + longer, wanted, hosts_per_slice)
         self._fleet = fleet
         self._means = means = Means(transport, reactor, clock, leadership, fleet, redact)
         self._start_of: FleetStart | None = None
@@ -225,9 +226,12 @@ class FleetEngine:
         launch = start.launch
         hosts = start.ready_hosts()
         if len(hosts) < launch.world_size:
-            if self._clock.now() - start.began > FIRST_JOIN:
-                ready = len(self._fleet.ready(self._clock.now()))
-                self._refused(start, no_hosts_failure(launch.world_size, ready))
+            now = self._clock.now()
+            if lost := start.lost_unit():
+                told = self._tell_lost(lost, self._fleet.why_not_ready(lost, now))
+                self._refused(start, no_hosts_failure(told))
+            elif now - start.began > FIRST_JOIN:
+                self._refused(start, no_hosts_failure(start.why_not_ready()))
             return
         self._attempt = start.place(hosts)
         start.newest = newest_told(self._machine, launch.plan, self._means.notice)
@@ -289,6 +293,7 @@ class FleetEngine:
         self._fleet.cluster_lost = None
         self._fleet.seen(nodes)
         self._means.place_agents()
+        self._problems.tell_passed_over()
 
     def agent_placed(self, agent: str, node: str) -> None:
         """See `transport.Listener`."""
@@ -418,7 +423,7 @@ class FleetEngine:
                 if self._start_of is not None and not self._ending.is_on:
                     why = f"host {self._means.host_of(agent)} was cut off while others started"
                     why = attempt.slept.get(agent, why)
-                    self._fail_start(self._start_of, attempt, no_hosts_failure(1, 0, why))
+                    self._fail_start(self._start_of, attempt, no_hosts_failure(why))
         if news:
             self._observation.soon(attempt)
 
@@ -473,14 +478,19 @@ class FleetEngine:
         if sleep is not None:
             attempt.note_slept(agent, sleep.text, sleep.began)
         else:
-            text = f"host {name} is lost: {why}"
-            self._means.notice(Notice("host-lost", text, unit=name, reason=why))
+            self._tell_lost(name, why)
         start = self._start_of
         if start is not None and not self._ending.is_on:
             told = sleep.text if sleep is not None else f"host {name} was lost: {why}"
-            self._fail_start(start, attempt, no_hosts_failure(1, 0, told))
+            self._fail_start(start, attempt, no_hosts_failure(told))
         elif news:
             self._observation.soon(attempt)
+
+    def _tell_lost(self, name: str, why: str) -> str:
+        """Tell people that a host is lost. Returns the words."""
+        text = f"host {name} is lost: {why}"
+        self._means.notice(Notice("host-lost", text, unit=name, reason=why))
+        return text
 
     def _runs(self, attempt: FleetAttempt) -> bool:
         """Whether all ranks of this attempt were started, and it is not over."""

@@ -28,11 +28,18 @@ class Leadership:
     token: str | None = None
     """The token in the owner file; None: hosts are not compared by it."""
     lost_after_before: float = 0.0
-    """`lost_after` of the leader before, whose last answers may hold for longer than ours."""
+    """The longest `lost_after` of the leaders before whose answers may still hold
+    (`History.longest_lost_after`)."""
     announcer: str = "none"
     """See `Lead`."""
     address: str = "auto"
     """`init.hosts.address` of the config."""
+    config: str = ""
+    """The digest of the config of this host (`gang_config`); empty: hosts are not compared by
+    it."""
+    began: float | None = None
+    """Since when no other leader can have answered an agent: model_dir is ours since then, or its
+    lease was not renewed for long before that; None: since the engine was made."""
 
 
 @dataclass(slots=True)

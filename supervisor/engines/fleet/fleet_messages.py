@@ -19,7 +19,9 @@ from supervisor.core.events import (
     BadUnit,
     CheckpointCommitted,
     CheckpointsFound,
+    DeviceFoundWrong,
     LossesNotFinite,
+    LossSpiked,
     RungCompileFailed,
     SaveMeasured,
     SilenceExcused,
@@ -193,6 +195,8 @@ class Hello:
     """The token that it read in the leader's owner file; None: it found none."""
     problem: str = ""
     """Why its host cannot be used; empty: it can."""
+    config: str = ""
+    """The digest of the config of its host (`gang_config`); empty: it has none of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +285,8 @@ Forwarded = (
     | SilenceExcused
     | WorkersIdle
     | LossesNotFinite
+    | DeviceFoundWrong
+    | LossSpiked
     | RungCompileFailed
     | ToldNotice
 )
@@ -334,6 +340,8 @@ class Gone:
     ranks: tuple[RankDigest, ...]
     """In the order in which they ended; empty: it had none of this attempt."""
     seen: GroupSeen
+    world_size: int = 0
+    """How many ranks the attempt had on all hosts; 0: the agent had none of this attempt."""
 
 
 @dataclass(frozen=True, slots=True)

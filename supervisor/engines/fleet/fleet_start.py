@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from supervisor.diagnosis.failure import Failure
 from supervisor.diagnosis.verdicts import no_hosts_failure
+from supervisor.engines.fleet.agent import QUESTIONS
 from supervisor.engines.fleet.fleet import HostState, in_order
 from supervisor.engines.fleet.fleet_attempt import FleetAttempt
 from supervisor.engines.fleet.fleet_means import Means
@@ -42,12 +43,47 @@ class FleetStart:
         """Returns the host of each rank, as far as they are ready."""
         launch, fleet, now = self.launch, self._means.fleet, self._means.clock.now()
         ready = {host.node.id: host for host in fleet.ready(now)}
-        if launch.hosts and launch.units:  # a probe has found them, and the core has put in order
-            nodes = launch.units
-        else:
+        nodes = self._chosen
+        if not nodes:
             chosen = fleet.choose(launch.world_size, fleet.before, now)
             nodes = in_order([host.node.id for host in chosen], fleet.before)
         return tuple(ready[node] for node in nodes if node in ready)
+
+    @property
+    def _chosen(self) -> tuple[str, ...]:
+        """The node of each rank, if a probe has found them and the core has put them in order."""
+        return self.launch.units if self.launch.hosts else ()
+
+    def why_not_ready(self) -> str:
+        """Returns why hosts are missing, for people."""
+        size, now = self.launch.world_size, self._means.clock.now()
+        ready = {host.node.id for host in self.ready_hosts()}
+        are = "is" if 1 in (len(ready), size) else "are"
+        why = f"{len(ready)} of {size} host{'s' if size != 1 else ''} {are} ready"
+        missing = next((node for node in self._chosen if node not in ready), None)
+        if missing is not None:
+            why += f"; host {missing}: {self._means.fleet.why_not_ready(missing, now)}"
+        return why
+
+    def lost_unit(self) -> str:
+        """Returns a node that the core has chosen for the attempt, and that is known as lost;
+        empty: there is none. The agents that were there have a moment to answer. Where there are
+        none, as in a cluster that was started anew, a node that was never shown may join yet."""
+        fleet, now = self._means.fleet, self._means.clock.now()
+        if now - self.began < fleet.lost_after / QUESTIONS:
+            return ""
+        is_new = not any(map(self._is_found, fleet.hosts.values()))
+        for node in self._chosen:
+            host = fleet.of_node(node)
+            if is_new and node not in fleet.shown:
+                continue
+            if fleet.is_gone(node, now, found=host is not None and self._is_found(host)):
+                return node
+        return ""
+
+    def _is_found(self, host: HostState) -> bool:
+        """Whether its agent ran before this leader began."""
+        return host.is_placed and not self._means.is_ours(host.agent)
 
     def place(self, hosts: Sequence[HostState]) -> FleetAttempt:
         """Returns the attempt, whose ranks are on these hosts in this order."""
@@ -96,7 +132,7 @@ class FleetStart:
         if agent != attempt.agents[0]:
             return None
         if len(report.ports) < self._num_ports:
-            return no_hosts_failure(1, 0, report.problem)
+            return no_hosts_failure(report.problem)
         address = self._means.fleet.hosts[agent].node.address
         host = f"[{address}]" if ":" in address else address
         self.coordinator = f"{host}:{report.ports[0]}"

@@ -1,7 +1,7 @@
 """Finds out from what an agent says of itself whether its host can be used, and tells people.
 
-A host cannot be used with another version of supervise, without the model_dir of the job, or beside
-another agent on its machine. `fleet` knows it from then on.
+A host cannot be used with another version of supervise or another config, without the model_dir of
+the job, or beside another agent on its machine. `fleet` knows it from then on.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class HostProblems:
             problem = f"it does not see this model_dir ({lead.owner_file} {how} there)"
             remedy = "give trainer.init.model_dir a folder that all hosts share at the same path"
             wait = _SETTLE
+        elif hello.config and lead.config and hello.config != lead.config:
+            problem = "`supervise gang` was started there with another config than on this host"
+            remedy = "give all hosts the same config file and the same --set options"
         means.fleet.introduced(agent, hello, means.clock.now(), problem, remedy, wait)
         host = means.fleet.hosts[agent]
         if host.problem:
@@ -54,11 +57,18 @@ class HostProblems:
 
     def tell(self, host: HostState) -> None:
         """Tell people once why a host is not used."""
-        node, problem = host.node.id, host.problem
+        self._tell(host.node.id, host.problem, host.remedy)
+
+    def tell_passed_over(self) -> None:
+        """Tell people once of the hosts that would be used if they stayed."""
+        for node in self._means.fleet.passed_over(self._means.clock.now()):
+            self._tell(node.id, node.draining)
+
+    def _tell(self, node: str, problem: str, remedy: str = "") -> None:
         if (node, problem) not in self._told:
             self._told.add((node, problem))
             text = f"host {node} is not used: {problem}"
-            text += f"; {host.remedy}" if host.remedy else ""
+            text += f"; {remedy}" if remedy else ""
             self._means.notice(Notice("host-unusable", text, unit=node, reason=problem))
 
     def _of_another_version(self, agent: str) -> str:

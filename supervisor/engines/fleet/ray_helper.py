@@ -89,6 +89,7 @@ _TEXT_TOKEN = (
     "the Ray cluster at {} does not accept the token of this host: put the cluster's into "
     "~/.ray/auth_token, or into RAY_AUTH_TOKEN"
 )
+_TEXT_NO_RAY = "no Ray runs on this machine, whose cluster (address: auto) has the hosts of the job"
 _MAX_UNSENT = 1024
 """Payloads that wait for a relay; the oldest are dropped first."""
 
@@ -120,19 +121,25 @@ class Helper:
 
     async def run(self) -> None:
         """Join the cluster, and serve the leader until the socket is closed."""
+        address = self._cluster.address
         try:
-            _join(self._cluster)
+            address = _address_of(self._cluster)
+            _join(self._cluster, address)
+        except NoRayHereError:
+            await self._say(Unreachable(_TEXT_NO_RAY))
+            return
         except AuthenticationError:
             await self._say(Refused(_TEXT_TOKEN.format(self._cluster.address)))
             return
         except (OSError, RuntimeError, RayError) as error:
-            address, why = self._cluster.address, _first_line(error)
+            why = _first_line(error)
             if why.startswith("Version mismatch"):
                 why = " ".join(str(error).split())
                 text = f"the Ray cluster at {address} has another Ray or Python: {why}"
                 await self._say(Refused(text))
             else:
-                await self._say(Unreachable(f"no Ray cluster answers at {address}: {why}"))
+                where = address if self._cluster.address != "auto" else f"auto ({address})"
+                await self._say(Unreachable(f"no Ray cluster answers at {where}: {_why(error)}"))
             return
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
         await self._find_agents()
@@ -326,7 +333,43 @@ class Helper:
             os._exit(1)
 
 
-def _join(cluster: Cluster) -> None:
+class NoRayHereError(Exception):
+    """No Ray runs on this machine."""
+
+
+def _address_of(cluster: Cluster) -> str:
+    """Returns HOST:PORT of the head of a cluster.
+
+    Raises:
+        NoRayHereError: it is to be the cluster of this machine, and there is none.
+    """
+    if cluster.address != "auto":
+        return cluster.address
+    try:
+        found: str | None = canonicalize_bootstrap_address(cluster.address)
+    except ConnectionError as error:
+        raise NoRayHereError from error
+    if found is None:
+        raise NoRayHereError
+    return found
+
+
+def _why(error: Exception) -> str:
+    """Returns why a cluster does not answer, for people."""
+    match error:
+        case ConnectionRefusedError():
+            return "nothing listens there"
+        case socket.gaierror():
+            return "no host has that name"
+        case TimeoutError():
+            return f"no answer within {_CONNECT_TIMEOUT:g} s"
+        case OSError(strerror=str() as text):
+            return text
+        case _:
+            return f"what listens there is no head of Ray, or does not work ({_first_line(error)})"
+
+
+def _join(cluster: Cluster, address: str) -> None:
     """Connect this process to the cluster.
 
     Ray alone would try for 20 s and more, and not say what is wrong.
@@ -337,11 +380,6 @@ def _join(cluster: Cluster) -> None:
         RuntimeError: the versions of Ray or Python differ; or another error of Ray.
         RayError: another error of Ray.
     """
-    address = cluster.address
-    if address == "auto" and (found := canonicalize_bootstrap_address(address)) is not None:
-        address = found
-    elif address == "auto":
-        raise ConnectionError("no Ray runs on this machine (ray start, or give its head's address)")
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT).close()
     GcsClient(address=address)

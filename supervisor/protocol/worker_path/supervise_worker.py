@@ -28,6 +28,7 @@ import json
 import operator
 import os
 import stat
+import sys
 import threading
 from collections import deque
 from time import monotonic
@@ -44,6 +45,7 @@ __all__ = [
     "STAGES",
     "current",
     "hugging_face_callback",
+    "orbax_manager",
     "saved",
     "should_save",
     "should_stop",
@@ -71,6 +73,8 @@ _MAX_PENDING = 64
 _MAX_TEXT = 300
 """Most characters of a notice: JSON may write each as twelve bytes, and a line has 4096."""
 _NEVER = float("inf")
+_BEFORE_FORCE = 3
+"""Arguments of Orbax's `save` between `step` and `force`."""
 
 
 def progress_descriptor(environ: Mapping[str, str]) -> int | None:
@@ -461,6 +465,78 @@ def hugging_face_callback() -> Any:
             return control
 
     return SuperviseCallback()
+
+
+def orbax_manager(manager: Any) -> Any:
+    """Return a proxy for `manager`, a `CheckpointManager` of Orbax, that also reports.
+
+    `save(step, ...)` reports the step. When `should_stop` or `should_save` is True, it saves this
+    step in any case, and waits for the commit. `reached_preemption(step)` is also True when
+    `should_stop` is. Several processes that save together are only reported: ask
+    `reached_preemption` there. Call this in the main thread.
+    """
+    return _OrbaxManager(manager)
+
+
+class _OrbaxManager:
+    """What `orbax_manager` returns. What it does not have itself is that of the manager."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        should_stop()  # from now on SIGTERM is handled
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_manager":  # a copy that has no attributes yet
+            raise AttributeError(name)
+        return getattr(self._manager, name)
+
+    def __enter__(self) -> Any:
+        self._manager.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._manager.__exit__(*error)
+
+    def save(self, step: int, *args: Any, **options: Any) -> bool:
+        """Save as the manager does, and in any case when that is asked for."""
+        _this_worker().step(step, None)
+        is_wanted = self._is_wanted(step)
+        is_forced = any(args[_BEFORE_FORCE : _BEFORE_FORCE + 1]) or options.get("force")
+        if is_wanted and len(args) > _BEFORE_FORCE:
+            args = (*args[:_BEFORE_FORCE], True, *args[_BEFORE_FORCE + 1 :])
+        elif is_wanted:
+            options["force"] = True
+        elif not is_forced and not self._manager.should_save(step):
+            return bool(self._manager.save(step, *args, **options))  # it saves nothing
+        with stage("SAVING"):
+            is_saved = bool(self._manager.save(step, *args, **options))
+            if is_wanted:
+                self._manager.wait_until_finished()
+        if is_wanted and is_saved:
+            saved(step)
+        return is_saved
+
+    def should_save(self, step: int) -> bool:
+        """Whether `save` would save this step."""
+        return (_is_alone() and should_stop()) or bool(self._manager.should_save(step))
+
+    def reached_preemption(self, step: int) -> bool:
+        """Whether the program is to end after this step."""
+        is_told = bool(self._manager.reached_preemption(step))  # all processes must ask
+        return is_told or (_is_alone() and should_stop())
+
+    def _is_wanted(self, step: int) -> bool:
+        if not _is_alone():
+            return False
+        latest = self._manager.latest_step()
+        if latest is not None and latest >= step:
+            return False  # without asking `should_save`, which tells of a request only once
+        return should_stop() or should_save()
+
+
+def _is_alone() -> bool:
+    jax = sys.modules.get("jax")
+    return jax is None or jax.process_count() == 1
 
 
 def _do_as_asked(control: Any) -> None:
