@@ -159,13 +159,14 @@ def test_where_nobody_looks_the_folder_is_named_beside_the_pattern(tmp_path: Pat
         ("data/part-%d.bin", None),
         ("weights/train_log_%d.json", None),
         ("saves/figure_%d.png", None),
-        (f"saves/save_{int(time.time()) // 100}%02d.json", None),
+        ("saves/save_{seconds}%02d.json", None),
     ],
 )
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_pattern_is_named_for_a_row_of_new_files_of_any_suffix(
     tmp_path: Path, names: str, pattern: str | None, is_named: bool
 ) -> None:
+    names = names.format(seconds=int(time.time()) // 100)  # not in the id: workers must agree on it
     for number in (10, 20, 40):
         file = tmp_path / (names % number)
         file.parent.mkdir(exist_ok=True)
