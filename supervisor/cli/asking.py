@@ -14,7 +14,8 @@ from typing import NoReturn
 
 from supervisor.adapters.stores.requests import Request
 from supervisor.cli.complaints import complain
-from supervisor.cli.job_view import JobView, print_line, view
+from supervisor.cli.found_jobs import only_running_job
+from supervisor.cli.job_view import JobView, print_line, run_and_report, view
 from supervisor.core.exit_codes import ExitCode
 from supervisor.host.identity import Identity
 from supervisor.narrative.standing import standing, standing_line
@@ -25,6 +26,16 @@ _PAUSE = 0.5
 _PAUSE_IN_BUCKET = 10.0
 _UNREAD = 15.0
 """Seconds after which a request on a disk should be read: the supervisor looks every 5 s."""
+
+
+def ask_that_job(given: Path | Uri | None, ask_in: Callable[[Path | Uri], None]) -> int:
+    """Call `ask_in` with the model_dir that a person gave; None: with that of the only job that
+    runs here, see `only_running_job`. Returns the exit code."""
+
+    def ask_chosen() -> None:
+        ask_in(only_running_job(given))
+
+    return run_and_report(ask_chosen, given if given is not None else Path())
 
 
 def running_job(place: Path | Uri, what: str) -> JobView:

@@ -22,6 +22,11 @@ _HEAD = """\
 versions of Python, jax, jaxlib and orbax-checkpoint in the environment of supervise.
 `python -m supervisor` is the same command.
 """
+_THE_ONLY_ONE = (
+    "Without MODEL_DIR it takes the only job that runs at or below the working directory. Where several run, it asks none and "
+    "names them (64)."
+)
+
 _MORE: Mapping[str, str] = {
     "run": "The job is a config, or a command behind `--`: `supervise run -- python train.py --lr 1e-3`. A command needs no "
     "config. Its first lines of output say which values were chosen for it: 3 restarts, and a model_dir such as "
@@ -111,11 +116,10 @@ _MORE: Mapping[str, str] = {
     "supervisor looks for requests every 5 s (in a bucket: every minute at most), and ends with 79, so that no service "
     "manager starts it again. The next run of the same command goes on. The command ends with 74 if the supervisor is killed "
     "before it has ended the job. Ctrl-C ends only the wait. Where the job stops already, it is not asked again: the save keeps "
-    "its time.\n\n"
-    "Without MODEL_DIR it takes the only job that runs at or below the working directory. Where several run, it stops none and "
-    "names them (64).",
+    "its time.\n\n" + _THE_ONLY_ONE,
     "restart": "The supervisor looks for requests every 5 s (in a bucket: every minute at most). `run.log` and the journal "
-    "say who asked. The command ends with 74 if the supervisor ends before a fresh attempt runs. Ctrl-C ends only the wait.",
+    "say who asked. The command ends with 74 if the supervisor ends before a fresh attempt runs. Ctrl-C ends only the wait.\n\n"
+    + _THE_ONLY_ONE,
     "replay": "Only for jobs of our trainer. Without `--step` it takes the step at which the last failure came. Each step that is run "
     "again is held against `metrics.jsonl`. `--compare` reads the `metrics.jsonl` of both jobs, and runs nothing. "
     "[Replay a step](../how-to/replay.md) shows what it prints. It ends with 64 for a step after the last of the job, with 74 if "
@@ -124,7 +128,8 @@ _MORE: Mapping[str, str] = {
     "boundary. The checkpoint is an ordinary one: it counts as progress, and is kept and removed as the others are. Our trainer "
     "listens, also with several processes, and so does a program that calls `supervise_worker.should_save()` "
     "([worker protocol](worker-protocol.md#requests-to-save)); any other is told apart at once, with 64 and what to do. It "
-    "waits for the commit, 10 min at most (74, also if the attempt or the supervisor ends before). Ctrl-C ends only the wait.",
+    "waits for the commit, 10 min at most (74, also if the attempt or the supervisor ends before). Ctrl-C ends only the wait.\n\n"
+    + _THE_ONLY_ONE,
     "quarantine": "A unit is a device, or a host where a phase has several workers.",
     "completion": "In bash: `source <(supervise completion bash)` in `~/.bashrc`. In zsh: "
     "`supervise completion zsh > ~/.zsh/completions/_supervise`, with that folder in `fpath` before `compinit`. In fish: "

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from supervisor.adapters.stores.requests import RestartJob
 from supervisor.cli.arguments import Commands, add_model_dir
-from supervisor.cli.asking import ask, line, looks_while_it_lives, running_job
-from supervisor.cli.job_view import print_line, run_and_report, view
+from supervisor.cli.asking import ask, ask_that_job, line, looks_while_it_lives, running_job
+from supervisor.cli.job_view import print_line, view
 from supervisor.core.doing import BackingOff, Launching, Running, Waiting
 from supervisor.core.state import JobState
 from supervisor.protocol.location import Uri
@@ -27,13 +27,12 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--no-wait", action="store_true", help="do not wait for the fresh attempt to run"
     )
-    add_model_dir(parser)
+    add_model_dir(parser, optional=True, running=True)
 
 
 def run(options: Namespace) -> int:
     """Ask for a fresh attempt; returns the exit code."""
-    restart = partial(restart_job, options.model_dir, waits=not options.no_wait)
-    return run_and_report(restart, options.model_dir)
+    return ask_that_job(options.model_dir, partial(restart_job, waits=not options.no_wait))
 
 
 def restart_job(place: Path | Uri, *, waits: bool) -> None:

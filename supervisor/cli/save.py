@@ -11,8 +11,8 @@ from pathlib import Path
 
 from supervisor.adapters.stores.requests import SaveJob
 from supervisor.cli.arguments import Commands, add_model_dir
-from supervisor.cli.asking import ask, line, looks_while_it_lives, running_job
-from supervisor.cli.job_view import JobView, print_line, run_and_report, view
+from supervisor.cli.asking import ask, ask_that_job, line, looks_while_it_lives, running_job
+from supervisor.cli.job_view import JobView, print_line, view
 from supervisor.core.doing import Running
 from supervisor.protocol.location import Uri
 
@@ -33,13 +33,12 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--no-wait", action="store_true", help="do not wait until the checkpoint is committed"
     )
-    add_model_dir(parser)
+    add_model_dir(parser, optional=True, running=True)
 
 
 def run(options: Namespace) -> int:
     """Ask for a checkpoint; returns the exit code."""
-    save = partial(save_job, options.model_dir, waits=not options.no_wait)
-    return run_and_report(save, options.model_dir)
+    return ask_that_job(options.model_dir, partial(save_job, waits=not options.no_wait))
 
 
 def save_job(place: Path | Uri, *, waits: bool) -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 from supervisor.adapters.stores.requests import StopJob
 from supervisor.cli.arguments import Commands, add_model_dir
-from supervisor.cli.asking import ask, line, looks_while_it_lives, only_wait, running_job
-from supervisor.cli.found_jobs import only_running_job
-from supervisor.cli.job_view import print_line, run_and_report, view
+from supervisor.cli.asking import (
+    ask,
+    ask_that_job,
+    line,
+    looks_while_it_lives,
+    only_wait,
+    running_job,
+)
+from supervisor.cli.job_view import print_line, view
 from supervisor.core.events import StopSource
 from supervisor.core.exit_codes import ExitCode
 from supervisor.protocol.location import Uri
@@ -28,12 +35,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> int:
     """Ask the job to stop; returns the exit code."""
-    given: Path | Uri | None = options.model_dir
-
-    def stop() -> None:
-        stop_job(only_running_job(given), waits=not options.no_wait)
-
-    return run_and_report(stop, given if given is not None else Path())
+    return ask_that_job(options.model_dir, partial(stop_job, waits=not options.no_wait))
 
 
 def stop_job(place: Path | Uri, *, waits: bool) -> None:

@@ -15,7 +15,7 @@ def test_a_running_job_goes_on_in_a_fresh_attempt(start: Start, model_dir: Path)
     )
     running = start(config)
     running.wait_for("ready to save")
-    asked = forked("restart", model_dir)
+    asked = forked("restart", cwd=model_dir.parent)  # the only job that runs there
     assert (asked.returncode, asked.stderr) == (0, "")
     told, now = asked.stdout.splitlines()
     assert told.startswith("asked the supervisor (pid ")

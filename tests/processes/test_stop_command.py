@@ -35,9 +35,10 @@ def test_the_only_job_that_runs_here_is_stopped_and_of_several_none(
     assert (nobody.returncode, "no job that runs is here: give the" in nobody.stderr) == (64, True)
     one = waiting(start, model_dir, "save-on-sigterm", "ready to save")
     two = waiting(start, other, "save-on-sigterm", "ready to save")
-    asked = forked("stop", cwd=here)
-    assert asked.returncode == 64
-    assert f"2 jobs run here, other, {model_dir.name}: give the job's model_dir" in asked.stderr
+    for verb in ("stop", "save", "restart"):
+        asked = forked(verb, cwd=here)
+        assert asked.returncode == 64
+        assert f"2 jobs run here, other, {model_dir.name}: give the job's model_dir" in asked.stderr
     assert forked("stop", other).returncode == 0
     assert two.result().code == 79
     asked = forked("stop", cwd=here)

@@ -227,7 +227,7 @@ _shtab_supervise_report_defaults_added=0
 _shtab_supervise_restart_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--no-wait[do not wait for the fresh attempt to run]"
-  ":the directory of the job, or its URI in a bucket:_files -/"
+  ":the directory of the job, or its URI in a bucket\; default\: the only job that runs at or below the working directory:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -265,7 +265,7 @@ _shtab_supervise_run_defaults_added=0
 _shtab_supervise_save_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--no-wait[do not wait until the checkpoint is committed]"
-  ":the directory of the job, or its URI in a bucket:_files -/"
+  ":the directory of the job, or its URI in a bucket\; default\: the only job that runs at or below the working directory:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
