@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from supervisor.files.live_status import LiveStatus
-from supervisor.goodput.goodput_text import duration
+from supervisor.narrative.durations import duration
 from supervisor.narrative.findings import use_in_words
 
 

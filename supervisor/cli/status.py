@@ -48,8 +48,9 @@ from supervisor.core.policy import PhasePolicy
 from supervisor.core.state import JobState, Status
 from supervisor.files.attempts import attempt_folder
 from supervisor.files.live_status import LiveStatus
-from supervisor.goodput.goodput_text import duration, goodput_record, goodput_text
+from supervisor.goodput.goodput_text import goodput_record, goodput_text
 from supervisor.narrative.device_text import missing_units, obstacle_seen, unit
+from supervisor.narrative.durations import duration
 from supervisor.narrative.event_line import budget_used, count
 from supervisor.narrative.failure_text import record, success_warning, torn_in_words
 from supervisor.narrative.findings import straggler_in_words

@@ -31,7 +31,7 @@ from supervisor.diagnosis.redaction import Redactor
 from supervisor.diagnosis.rules import NOT_FINITE
 from supervisor.diagnosis.stack_groups import main_stack
 from supervisor.files.attempts import STACKS_TO_READ
-from supervisor.goodput.goodput_text import duration
+from supervisor.narrative.durations import duration
 from supervisor.narrative.failure_text import (
     certainty,
     is_decoration,

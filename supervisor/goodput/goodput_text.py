@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.goodput.wall_time import Goodput, Part
+from supervisor.narrative.durations import duration
 
 _SMALL = 0.0005
 """The smallest share of the time that is told: 0.1%, rounded."""
-_UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
 
 def goodput_text(it: Goodput) -> str:
@@ -37,18 +37,6 @@ def goodput_record(it: Goodput) -> dict[str, Any]:
         "uncommitted": it.uncommitted,
         "parts": {part: it.parts[part] for part in it.parts if part is not Part.NOT_RUNNING},
     }
-
-
-def duration(seconds: float) -> str:
-    """Returns a duration for people, with at most two units: `1 h 5 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    whole = round(seconds)
-    for (unit, size), (next_unit, next_size) in zip(_UNITS, (*_UNITS[1:], ("s", 1)), strict=True):
-        if whole >= size:
-            more = whole % size // next_size
-            return f"{whole // size} {unit}" + (f" {more} {next_unit}" if more else "")
-    return f"{whole} s"
 
 
 def _badput(it: Goodput) -> list[tuple[Part, float]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from supervisor.core.events import (
@@ -22,6 +22,8 @@ from supervisor.ports import Transition
 from supervisor.protocol import metrics_file
 from supervisor.protocol.messages import StepMessage, StepsDroppedMessage
 
+LONG_AGO = 10.0
+"""Seconds after which it is told beside a step how old it is."""
 _WINDOW = 60.0
 """Seconds of reports from which the steps per second are computed."""
 _FEWEST = 10
@@ -51,12 +53,52 @@ class Progress:
     """The model FLOPs utilisation; None: not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What the reports of the attempt tell so far; what that means depends on the moment."""
+
+    step: int | None = None
+    step_at: datetime | None = None
+    heard_at: float | None = None
+    """When `step` was reported, on our clock; None: not known."""
+    loss: float | None = None
+    use: tuple[float | None, ...] = (None, None)
+    """The values of `metrics_file.DEVICE_USE`."""
+    first: tuple[float, int] = (0.0, 0)
+    last: tuple[float, int] = (0.0, 0)
+    """Time and step of the first and of the last report from which the rate is computed."""
+    gaps: int = 0
+    """How many pauses are between these two reports."""
+
+    def at(self, now: float, max_steps: int | None) -> Progress:
+        """Returns the progress at the time `now` on our clock; `max_steps` is the last step of the
+        phase, None: not known."""
+        rate, eta = self._rate(now), None
+        if rate and self.step is not None and max_steps is not None:
+            eta = max(0, max_steps - self.step) / rate
+        return Progress(self.step, self.step_at, self.loss, rate, eta, *self.use)
+
+    def age(self, now: float) -> float | None:
+        """Returns how many seconds ago the step was reported; None: not known."""
+        return None if self.heard_at is None else now - self.heard_at
+
+    def _rate(self, now: float) -> float | None:
+        """Returns the steps per second. It falls while the next report is overdue. None: there are
+        too few, or it was silent for longer than all that they took."""
+        (start, first), (end, last) = self.first, self.last
+        if not self.gaps or now - end > max(_WINDOW, end - start):
+            return None
+        seconds = max(end - start, (now - start) * self.gaps / (self.gaps + 1))
+        return (last - first) / seconds if seconds > 0 and last > first else None
+
+
 class PaceWatch:
     """Follows the reports of the attempt that runs."""
 
     def __init__(self) -> None:
         self._step: int | None = None
         self._step_at: datetime | None = None
+        self._heard_at: float | None = None
         self._loss: float | None = None
         self._how: dict[str, float] = {}
         """How the steps are run, as it was reported last."""
@@ -81,28 +123,28 @@ class PaceWatch:
                     {name: metrics[name] for name in metrics_file.DEVICE_USE if name in metrics}
                 )
                 self._heard(at, step, metrics.get("loss"))
-                self._step_at = told.wall
+                self._step_at, self._heard_at = told.wall, at
             case WorkerReported(_, _, _, StepsDroppedMessage()):
                 self._forget()
             case WorkersStarted():
-                self._step = self._step_at = self._loss = None
+                self._step = self._step_at = self._heard_at = self._loss = None
                 self._how.clear()
             case WorkersGone(step=step):
                 self._reports.clear()
                 if step not in (None, self._step):  # not each step has a report of its own
-                    self._step, self._step_at = step, None
+                    self._step, self._step_at, self._heard_at = step, None, None
             case PhaseBegun():
                 self._forget()
         self.committed_at = _committed_at(self.committed_at, told)
 
-    def at(self, now: float, max_steps: int | None) -> Progress:
-        """Returns the progress at the time `now` on our clock; `max_steps` is the last step of the
-        phase, None: not known."""
-        rate, eta = self._rate(now), None
-        if rate and self._step is not None and max_steps is not None:
-            eta = max(0, max_steps - self._step) / rate
-        use = map(self._how.get, metrics_file.DEVICE_USE)
-        return Progress(self._step, self._step_at, self._loss, rate, eta, *use)
+    def pace(self) -> Pace:
+        """Returns what the reports tell so far."""
+        use = tuple(map(self._how.get, metrics_file.DEVICE_USE))
+        pace = Pace(self._step, self._step_at, self._heard_at, self._loss, use)
+        if len(self._reports) < 2:
+            return pace
+        first, last, gaps = self._reports[0], self._reports[-1], len(self._reports) - 1
+        return replace(pace, first=first, last=last, gaps=gaps)
 
     def losses(self) -> list[float]:
         """Returns the losses of the phase, the oldest first, thinned out evenly."""
@@ -128,20 +170,8 @@ class PaceWatch:
         if len(self._losses) > _MAX_LOSSES:
             self._losses, self._stride = self._losses[::2], 2 * self._stride
 
-    def _rate(self, now: float) -> float | None:
-        """Returns the steps per second. It falls while the next report is overdue. None: there are
-        too few, or it was silent for longer than all that they took."""
-        if len(self._reports) < 2:
-            return None
-        (start, first), (end, last) = self._reports[0], self._reports[-1]
-        if now - end > max(_WINDOW, end - start):
-            return None
-        gaps = len(self._reports) - 1
-        seconds = max(end - start, (now - start) * gaps / (gaps + 1))
-        return (last - first) / seconds if seconds > 0 and last > first else None
-
     def _forget(self) -> None:
-        self._step = self._step_at = self._loss = None
+        self._step = self._step_at = self._heard_at = self._loss = None
         self._how.clear()
         self._reports.clear()
         self._losses.clear()

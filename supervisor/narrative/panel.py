@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from supervisor.core.state import Status
-from supervisor.narrative.pace import Progress
+from supervisor.narrative.durations import duration
+from supervisor.narrative.pace import LONG_AGO, Pace, Progress
 from supervisor.narrative.rendered import RenderedTransition
 from supervisor.narrative.standing import Standing
 
@@ -49,9 +50,7 @@ class PanelState:
     num_phases: int = 1
     phase: int = 0
     max_steps: int | None = None
-    progress: Progress = field(default_factory=Progress)
-    left: str = ""
-    """The time until the last step of the phase, in words; "": not known."""
+    pace: Pace = field(default_factory=Pace)
     losses: Sequence[float] = ()
     backoff_until: float | None = None
     """Time on our clock at which the next attempt starts; None: there is no backoff."""
@@ -63,7 +62,7 @@ class PanelState:
     def step(self) -> int | None:
         """The last completed step, also of an attempt that has ended."""
         step = self.standing.step
-        return step if step is not None else self.progress.step
+        return step if step is not None else self.pace.step
 
 
 class AttemptsSoFar:
@@ -95,15 +94,16 @@ def panel(
 
     `is_ascii`: the terminal has no other characters.
     """
+    progress = state.pace.at(now, state.max_steps)
     if width < _SMALLEST[0] or height < _SMALLEST[1]:
-        return _small(state, now, max(1, width - 1), is_ascii=is_ascii)
+        return _small(state, progress, now, max(1, width - 1), is_ascii=is_ascii)
     inner = width - 2 * _MARGIN
     it = state.standing
     table = Table.grid(padding=(0, 3))
     phase = f"{it.phase} ({state.phase + 1} of {state.num_phases})"
-    table.add_row("phase", phase, "step", _steps(state))
-    table.add_row("attempt", str(it.attempt), "loss", _number(state.progress.loss, ".4f"))
-    rate = _number(state.progress.steps_per_second, ".2f")
+    table.add_row("phase", phase, "step", _steps(state) + _age(state, now))
+    table.add_row("attempt", str(it.attempt), "loss", _number(progress.loss, ".4f"))
+    rate = _number(progress.steps_per_second, ".2f")
     table.add_row("status", _status(state, now), "steps/s", rate)
     newest = "-" if it.newest_checkpoint is None else f"step {it.newest_checkpoint}"
     used = f"{it.restarts} of {it.max_num_restarts}"
@@ -116,20 +116,22 @@ def panel(
         lines.append(_cut(f"attempts: {', '.join(state.attempts)}"))
     if curve := _sparkline(state.losses, _SPARK, is_ascii=is_ascii):
         lines.append(_cut(f"loss {curve}"))
-    if bar := _bar(state, inner, is_ascii=is_ascii):
+    if bar := _bar(state, progress, inner, is_ascii=is_ascii):
         lines.append(_cut(bar))
     lines.append(_cut(last, style="dim"))
     title = f"supervise · job {it.job}"
     return Panel(Group(*lines), title=title, title_align="left", width=width - _MARGIN)
 
 
-def _small(state: PanelState, now: float, width: int, *, is_ascii: bool) -> RenderableType:
-    it, progress = state.standing, state.progress
+def _small(
+    state: PanelState, progress: Progress, now: float, width: int, *, is_ascii: bool
+) -> RenderableType:
+    it = state.standing
     status = Text(f"attempt {it.attempt} ", no_wrap=True, overflow="ellipsis")
     status.append_text(_status(state, now))
     loss = f"loss {_number(progress.loss, '.4f')} "
     curve = _sparkline(state.losses, max(0, width - len(loss)), is_ascii=is_ascii)
-    bar = _bar(state, width, is_ascii=is_ascii) or f"step {_steps(state)}"
+    bar = _bar(state, progress, width, is_ascii=is_ascii) or f"step {_steps(state)}"
     lines = [status, _cut(bar), *([_cut(loss + curve)] if progress.loss is not None else [])]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
@@ -156,13 +158,20 @@ def _steps(state: PanelState) -> str:
     return "-" if state.step is None else f"{state.step}{of}"
 
 
-def _bar(state: PanelState, width: int, *, is_ascii: bool) -> str:
+def _age(state: PanelState, now: float) -> str:
+    """Returns how long ago a running attempt completed its step; "": just now, or not known."""
+    age = state.pace.age(now) if state.standing.exit_code is None else None
+    return f" ({duration(age)} ago)" if age is not None and age >= LONG_AGO else ""
+
+
+def _bar(state: PanelState, progress: Progress, width: int, *, is_ascii: bool) -> str:
     """Returns how much of the phase is done, and the time left; "": it is not known how many steps
     it has."""
     if not state.max_steps or state.step is None:
         return ""
     share = min(1.0, max(0.0, state.step / state.max_steps))
-    left = f" {state.left} left" if state.left and state.standing.exit_code is None else ""
+    eta = progress.eta_seconds if state.standing.exit_code is None else None
+    left = "" if eta is None else f" {duration(eta)} left"
     text = f" {share:.0%}{left}"
     room = max(0, min(width, 100) - len(text))
     done = round(share * room)

@@ -19,8 +19,8 @@ from string import Template
 from supervisor import __version__
 from supervisor.core.exit_codes import ExitCode
 from supervisor.core.state import Status
-from supervisor.goodput.goodput_text import duration
 from supervisor.goodput.wall_time import GOOGLE_NAMES, Part
+from supervisor.narrative.durations import duration
 from supervisor.narrative.event_line import count
 from supervisor.narrative.findings import spike_in_words, use_in_words
 from supervisor.protocol.messages import printable

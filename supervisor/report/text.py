@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from supervisor.goodput.goodput_text import duration
+from supervisor.narrative.durations import duration
 from supervisor.narrative.event_line import count
 from supervisor.narrative.findings import spike_in_words, use_in_words
 from supervisor.report.job_report import FailedAttempt, LossCurve, Report

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
-from supervisor.goodput.goodput_text import duration
+from supervisor.narrative.durations import duration
 from supervisor.narrative.failure_text import place_of_failure
+from supervisor.narrative.pace import LONG_AGO
 from supervisor.narrative.standing import standing_line
 from supervisor.protocol.messages import printable
 from supervisor.web.bounded_server import Answer
@@ -115,7 +116,7 @@ def _page(title: str, body: str, script: str) -> str:
 
 def live_part(it: JobFacts, now: float) -> str:
     """Returns what of the page of a job changes all the time."""
-    parts = _progress(it) if not it.has_ended else []
+    parts = _progress(it, now) if not it.has_ended else []
     if it.live.loss is not None and parts:
         parts.append(f"loss {it.live.loss:.5g}")
     if it.live.loss_not_finite and parts:
@@ -165,7 +166,7 @@ def _cells(it: JobFacts, now: float) -> Iterator[str]:
 
 
 def _step(it: JobFacts, now: float) -> str:
-    first, *others = _progress(it) or ["none"]
+    first, *others = _progress(it, now) or ["none"]
     at = it.tally.committed_at if it.tally is not None else None
     if (highest := it.standing.highest_committed) is not None:
         ago = "" if at is None else f", {duration(max(0.0, now - at))} ago"
@@ -173,11 +174,14 @@ def _step(it: JobFacts, now: float) -> str:
     return first + "".join(f"<small>{line}</small>" for line in others)
 
 
-def _progress(it: JobFacts) -> list[str]:
-    """Returns the step, the rate and the time left, as far as they are known."""
+def _progress(it: JobFacts, now: float) -> list[str]:
+    """Returns the step, how old it is, the rate and the time left, as far as they are known."""
     if it.step is None:
         return []
-    parts = [str(it.step) if it.target_step is None else f"{it.step} of {it.target_step}"]
+    step = str(it.step) if it.target_step is None else f"{it.step} of {it.target_step}"
+    at = it.live.step_at if not it.has_ended else None
+    age = now - at.timestamp() if at is not None else 0.0
+    parts = [f"{step} ({duration(age)} ago)" if age >= LONG_AGO else step]
     if it.live.steps_per_second is not None:
         parts.append(f"{it.live.steps_per_second:.3g} a second")
     if it.live.eta_seconds is not None:

@@ -58,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     "ports": _CORE,
     "narrative": _CORE - {"config"} | {"ports", "narrative"},
     "history": _PORTS | {"history"},
-    "goodput": _PORTS | {"history", "goodput"},
+    "goodput": _PORTS | {"history", "narrative", "goodput"},
     "web": _CORE | {"files", "history", "ports", "narrative", "goodput", "web"},
     "report": _PORTS | {"narrative", "goodput", "report"},
     "adapters": _ADAPTERS,  # and never one another: see `violations`
@@ -298,6 +298,7 @@ ON_THEIR_OWN = {
     "supervisor/core/allowance.py": "a value, of which three others are made",
     "supervisor/diagnosis/success.py": "a value, for config, diagnosis, core and engines alike",
     "supervisor/host/gang_config.py": "a digest, for the launcher, the leader and the agents alike",
+    "supervisor/narrative/durations.py": "the one form of a duration, for all that people read",
 }
 """Files of few lines, and why each is not a part of another one."""
 

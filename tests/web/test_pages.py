@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
 
+import pytest
+
 from supervisor.cli.serve import named
+from supervisor.core.state import JobState
+from supervisor.files.live_status import LiveProgress
 from supervisor.files.segments import JOURNAL
+from supervisor.narrative.standing import standing
 from supervisor.protocol.location import Uri
 from supervisor.web.job_facts import JobFacts
+from supervisor.web.web_pages import live_part
 from tests.adapters.test_golden_journals import JOURNALS
+from tests.adapters.test_hostile_worker import POLICY
 from tests.report.long_job import write_long_job
-from tests.web.served import Served, model_dir, served
+from tests.web.served import NOW, Served, model_dir, served
 
 
 def test_all_jobs_are_on_one_page_and_each_has_its_report(tmp_path: Path) -> None:
@@ -146,3 +154,17 @@ def test_it_is_ready_once_each_job_was_looked_at(tmp_path: Path) -> None:
         it.jobs.start()
         it.wait_until_all_are_seen()
         assert it.get("/readyz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("age", "told"), [(3, "step 45, 2 a second"), (41, "step 45 (41 s ago), 2 a second")]
+)
+def test_a_step_that_is_old_has_its_age_beside_it(age: int, told: str) -> None:
+    live = LiveProgress(
+        step=45, step_at=datetime.fromtimestamp(NOW - age, UTC), steps_per_second=2.0
+    )
+    state = JobState()
+    facts = JobFacts(
+        9, state, standing(state, POLICY), None, None, None, "", "pid 7", "", None, 1, live=live
+    )
+    assert told in live_part(facts, NOW)

@@ -99,7 +99,7 @@ class StatusFile:
     def _write(self) -> None:
         now = standing(self._state, self._policy)
         max_steps = self._policy.phases[self._state.phase].success.step
-        progress = self._progress.at(self._clock.now(), max_steps)
+        progress = self._progress.pace().at(self._clock.now(), max_steps)
         is_nan = progress.loss is not None and not isfinite(progress.loss)
         status = LiveStatus(
             job=now.job,

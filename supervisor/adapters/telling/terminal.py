@@ -20,7 +20,6 @@ from rich.text import Text
 from supervisor.config.plan import PhasePlan
 from supervisor.core.policy import RestartPolicy
 from supervisor.core.state import JobState
-from supervisor.goodput.goodput_text import duration
 from supervisor.host.notice import Tell
 from supervisor.host.outlet import FLUSH_PATIENCE, Outlet, Part, write
 from supervisor.narrative import Level
@@ -94,14 +93,12 @@ class TerminalView:
         self._pace.observe(told)
         self._attempts.observe(told)
         state, max_steps = told.after, self._plans[told.after.phase].max_steps
-        progress = self._pace.at(self._clock.now(), max_steps)
         self._panel_state = PanelState(
             standing(state, self._policy),
             num_phases=len(self._plans),
             phase=state.phase,
             max_steps=max_steps,
-            progress=progress,
-            left="" if progress.eta_seconds is None else duration(progress.eta_seconds),
+            pace=self._pace.pace(),
             losses=self._pace.losses(),
             backoff_until=state.backoff.until if state.backoff else None,
             quarantine=tuple(sorted(state.quarantine.units)),
