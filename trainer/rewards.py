@@ -94,8 +94,10 @@ class Reward:
         prompts: Sequence[str],
         completions: Sequence[str],
         records: Sequence[Mapping[str, Any]],
+        places: Sequence[str],
     ) -> Floats:
-        """Return the reward of each completion. What the function raises gets a note.
+        """Return the reward of each completion of a prompt, whose record is one of `records` and
+        stands at one of `places` (`file:line`). What the function raises gets a note.
 
         Raises:
             UnusableRewardError: it does not return a number for each.
@@ -116,10 +118,14 @@ class Reward:
                 f"{_KEY}: {self.name} returned {_shown(rewards)}: it must return a list with a "
                 "number for each completion"
             )
-        return self._checked(given, prompts, completions)
+        return self._checked(given, prompts, completions, places)
 
     def _checked(
-        self, given: list[Any], prompts: Sequence[str], completions: Sequence[str]
+        self,
+        given: list[Any],
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        places: Sequence[str],
     ) -> Floats:
         if len(given) != len(completions):
             raise UnusableRewardError(
@@ -127,8 +133,13 @@ class Reward:
                 f"{len(completions)} completions: it must return one for each"
             )
         numbers = []
-        for each, prompt, completion in zip(given, prompts, completions, strict=True):
-            about = f"for the prompt {_shown(prompt)} with the completion {_shown(completion)}"
+        for each, prompt, completion, place in zip(
+            given, prompts, completions, places, strict=True
+        ):
+            about = (
+                f"for the prompt {_shown(prompt)} ({place}) with the completion "
+                f"{_shown(completion)}"
+            )
             try:
                 numbers.append(_as_float(each))
             except (TypeError, ValueError):

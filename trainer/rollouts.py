@@ -110,9 +110,10 @@ class Rollouts:
         rewards = np.zeros(len(prompts), np.float32)
         if distributed.is_first():  # the function may be slow, or give another number each time
             records = [self._prompts.records[number] for number in number_of]
+            places = [self._prompts.places[number] for number in number_of]
             asked = texts(sampled, prompts, self._tokenizer, self._prompts.num_before)
             with interrupts():
-                rewards = self._reward(*asked, records)
+                rewards = self._reward(*asked, records, places)
         return sampled, distributed.array_from_first(rewards)
 
     def _placed(self, batch: Batch) -> jax.Array:

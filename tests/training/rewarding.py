@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -18,6 +19,11 @@ def of_ascii(
         sum(map(str.isascii, text)) / 4 + len(prompt) / 100
         for text, prompt in zip(completions, ask, strict=True)
     ]
+
+
+def nan_for_seven(prompts: Sequence[str], completions: Sequence[str], **fields: Any) -> list[float]:
+    """No number for the prompt `7?`."""
+    return [math.nan if prompt == "7?" else 1.0 for prompt in prompts]
 
 
 _calls: list[int] = []

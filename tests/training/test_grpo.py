@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -38,6 +39,7 @@ from trainer.mesh import make_mesh
 from trainer.model import Decoder
 from trainer.objective import model_inputs, unlearned
 from trainer.objective_choice import objective_of
+from trainer.rewards import RewardNotFiniteError
 from trainer.rollout_mesh import RolloutMesh
 from trainer.rollouts import Rollouts, jit_sample
 from trainer.sampling import Prompts, complete, nucleus
@@ -323,6 +325,15 @@ def steps(
         state, measured = step(state, sharder.put(seen[-1]))
         told.append({name: float(value) for name, value in measured.items()})
     return state, told, seen
+
+
+def test_a_reward_that_is_not_finite_names_the_record_of_its_prompt(prompts: Path) -> None:
+    parsed = config(prompts, reward="tests.training.rewarding:nan_for_seven")
+    spec, _, made, _ = rollouts(parsed, Rung(1, 1, 1, 8, 1))
+    rows = read_prompts(loader(prompts), 4, BYTES).rows[[3, 7]]
+    told = rf"for the prompt '7\?' \({re.escape(str(prompts))}:8\) with the completion"
+    with pytest.raises(RewardNotFiniteError, match=told):
+        made.made(spec.fresh(), 0, rows)
 
 
 def test_a_toy_reward_is_learned_on_batches_that_are_used_several_times(prompts: Path) -> None:

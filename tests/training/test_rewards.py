@@ -43,6 +43,8 @@ class Judge:
     def mark(prompts, completions): return [True, False]
 limit = 3
 """
+PLACES = ["a.jsonl:2", "a.jsonl:7"]
+"""Where the records of the two prompts stand."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +61,7 @@ def test_it_gets_texts_and_the_fields_of_the_records() -> None:
     reward = Reward.of("judged:by_length")
     records: list[dict[str, Any]]
     records = [{"q": "a", "answer": 1, "prompts": "no argument"}, {"q": "b", "hint": [2]}]
-    found = reward(["a", "b"], ["", "long"], records)
+    found = reward(["a", "b"], ["", "long"], records, PLACES)
     assert found.dtype == np.float32
     assert list(found) == [0, 4]
     fields = {"q": ["a", "b"], "answer": [1, None], "hint": [None, [2]]}
@@ -79,8 +81,8 @@ def test_a_record_without_a_field_that_it_needs_is_named() -> None:
 
 
 def test_a_name_may_have_dots_on_both_sides() -> None:
-    assert list(Reward.of("judged:Judge.mark")(["a", "b"], ["c", "d"], [{}, {}])) == [1, 0]
-    assert list(Reward.of("judged:one_by_one")(["a", "b"], ["c", "dd"], [{}, {}])) == [1, 2]
+    assert list(Reward.of("judged:Judge.mark")(["a", "b"], ["c", "d"], [{}, {}], PLACES)) == [1, 0]
+    assert list(Reward.of("judged:one_by_one")(["a", "b"], ["c", "dd"], [{}, {}], PLACES)) == [1, 2]
     assert Reward.of("os.path:join").function is not None
 
 
@@ -105,32 +107,33 @@ def test_what_is_installed_comes_before_the_folder(folder: Path) -> None:
         ("judged:too_few", "judged:too_few returned 1 rewards for 2 completions: it must return o"),
         (
             "judged:words",
-            "judged:words returned 'good', which is no number, for the prompt 'b' with the "
-            "completion 'd'",
+            "judged:words returned 'good', which is no number, for the prompt 'b' (a.jsonl:7) with "
+            "the completion 'd'",
         ),
     ],
 )
 def test_a_function_that_cannot_be_used_is_told(folder: Path, name: str, told: str) -> None:
     with pytest.raises(UnusableRewardError) as error:
-        Reward.of(name)(["a", "b"], ["c", "d"], [{}, {}])
+        Reward.of(name)(["a", "b"], ["c", "d"], [{}, {}], PLACES)
     assert str(error.value).startswith("trainer.init.grpo.reward: ")
     assert told.format(here=folder) in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["not_a_number", "too_large", "much_too_large"])
-def test_a_reward_that_is_not_finite_is_told_with_its_completion(name: str) -> None:
-    with pytest.raises(RewardNotFiniteError, match="for the prompt 'b' with the completion 'd'"):
-        Reward.of(f"judged:{name}")(["a", "b"], ["c", "d"], [{}, {}])
+def test_a_reward_that_is_not_finite_is_told_with_its_record_and_completion(name: str) -> None:
+    told = r"for the prompt 'b' \(a\.jsonl:7\) with the completion 'd'"
+    with pytest.raises(RewardNotFiniteError, match=told):
+        Reward.of(f"judged:{name}")(["a", "b"], ["c", "d"], [{}, {}], PLACES)
 
 
 def test_what_it_raises_is_the_cause_itself(folder: Path) -> None:
     with pytest.raises(ConnectionError) as error:
-        Reward.of("judged:unreachable")(["a"], ["c"], [{}])
+        Reward.of("judged:unreachable")(["a"], ["c"], [{}], PLACES[:1])
     assert error.value.__notes__ == [
         "raised by the reward function judged:unreachable (trainer.init.grpo.reward)"
     ]
     with pytest.raises(TypeError, match="the judge is broken") as broken:
-        Reward.of("judged:broken")(["a", "b"], ["c", "d"], [{}, {}])
+        Reward.of("judged:broken")(["a", "b"], ["c", "d"], [{}, {}], PLACES)
     assert broken.value.__notes__ == [
         "raised by the reward function judged:broken (trainer.init.grpo.reward)"
     ]
@@ -150,7 +153,7 @@ def test_what_can_never_succeed_ends_the_job(name: str, rule: str, is_guess: boo
     with pytest.raises(
         ValueError, match=r"of which nothing can be learned|it must return one for each"
     ) as error:
-        Reward.of(name)(["a", "b"], ["c", "d"], [{}, {}])
+        Reward.of(name)(["a", "b"], ["c", "d"], [{}, {}], PLACES)
     record = record_of(error.value, rank=0, stage=None, step=None)
     failure = judge(Evidence((RankEvidence(WorkerExit(0, code=1), record),)), Success())
     assert failure is not None
