@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -512,6 +513,7 @@ class Leader:
         looks_first: bool = False,
         lost_after: float = LOST_AFTER,
         units: tuple[str, ...] = (),
+        wait_for_capacity: float = math.inf,
     ) -> None:
         """`attempt` is the last one of the leader before it; 0: there was none. `looks_first`: its
         core asks for a probe before the first attempt. `units`: the hosts of the last attempt, on
@@ -559,6 +561,7 @@ class Leader:
             leadership,
             size + spares,
             lambda: None,
+            wait_for_capacity=wait_for_capacity,
         )
         if attempt:
             self._kill()

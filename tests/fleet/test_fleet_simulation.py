@@ -369,6 +369,30 @@ def test_a_host_that_can_be_used_is_waited_with_and_one_that_is_mended_is_used()
     assert leader.phase == "running"
 
 
+@pytest.mark.parametrize(("limit", "seconds"), [(5.0, 5.0), (600.0, FIRST_JOIN)])
+def test_the_first_probe_waits_for_absent_hosts_no_longer_than_wait_for_capacity(
+    limit: float, seconds: float
+) -> None:
+    world = World(3, nodes=1, loses=0.0)
+    leader = Leader(world, 1, 0, 2, 0, looks_first=True, wait_for_capacity=limit)
+    world.pass_time(seconds - 0.1)
+    assert leader.probed is None
+    world.pass_time(seconds + LOST_AFTER / 20 + 0.1)
+    assert leader.probed is not None
+    assert leader.probed.healthy == ("n0",)
+
+
+def test_agents_that_are_being_started_are_waited_for_whatever_wait_for_capacity_is() -> None:
+    """Else no probe would ever find a host with `wait_for_capacity: 0`."""
+    world = World(3, nodes=2, loses=0.0)
+    leader = Leader(world, 1, 0, 3, 0, looks_first=True, wait_for_capacity=0.0)
+    world.pass_time(0.5)
+    assert leader.probed is None, "no agent has started yet"
+    world.pass_time(5.0)
+    assert leader.probed is not None
+    assert leader.probed.healthy == ("n0", "n1")
+
+
 UNFIT = ("the Python that runs Ray there has no supervise", "install supervise")
 
 

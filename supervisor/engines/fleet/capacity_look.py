@@ -20,7 +20,8 @@ _MAX_NAMED = 8
 FIRST_JOIN = 30.0
 JOIN = 5.0
 """Seconds to wait for hosts that are missing: until all were there once, and later, if some may
-come."""
+come. Before that, `wait_for_capacity` of the config limits the wait for hosts that the cluster does
+not have."""
 
 
 def cluster_advice(address: str) -> str:
@@ -63,6 +64,9 @@ class _Probe:
     number: int
     size: int
     patient_until: float
+    absent_until: float
+    """Until when hosts are waited for that the cluster does not have, if all were never there, or
+    for the cluster itself."""
     devices: HostProbes | None = None
     """The probes of the devices of the last attempt's hosts; None: nothing points at devices."""
 
@@ -70,8 +74,9 @@ class _Probe:
 class CapacityLook:
     """The probe that is not answered yet, if there is one."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: Means, wait_for_capacity: float) -> None:
         self._means = means
+        self._wait_for_capacity = wait_for_capacity
         self._probe: _Probe | None = None
         self._was_full = False
         """Whether all hosts were there once."""
@@ -80,9 +85,10 @@ class CapacityLook:
         """Look for `size` hosts. `suspect`: the last attempt, if its failure points at the
         devices."""
         now = self._means.clock.now()
-        until = now + (JOIN if self._was_full else FIRST_JOIN)
+        patience = JOIN if self._was_full else FIRST_JOIN
+        absent = patience if self._was_full else min(patience, self._wait_for_capacity)
         devices = self._device_probes(suspect, number, now) if suspect is not None else None
-        self._probe = _Probe(number, size, until, devices)
+        self._probe = _Probe(number, size, now + patience, now + absent, devices)
         for agent, command in devices.commands.items() if devices is not None else ():
             self._means.send(agent, command)
         self.answer()
@@ -122,7 +128,7 @@ class CapacityLook:
         ready = self._staying(now)
         self._was_full |= len(ready) >= probe.size
         num_usable = sum(host.node.id not in fleet.left_out for host in ready)
-        if num_usable < probe.size and now < probe.patient_until and self._expects_more(now):
+        if num_usable < probe.size and now < probe.patient_until and self._expects_more(probe, now):
             return
         self._probe = None
         self._means.post(self._answer_of(probe, ready, now))
@@ -163,13 +169,16 @@ class CapacityLook:
         nodes = {agent: node for agent, node in hosts.items() if node in fleet.before}
         return HostProbes.of(suspect, number, self._means.lead.epoch, nodes, now)
 
-    def _expects_more(self, now: float) -> bool:
+    def _expects_more(self, probe: _Probe, now: float) -> bool:
         """Whether to wait for more hosts. Once all were there, a host that is lost is not waited
         for: how long a job waits for another one, `wait_for_replacement` says."""
-        fleet = self._means.fleet
-        if fleet.cluster_lost is not None or not self._was_full:
-            return True
-        return fleet.expects_more(now)
+        fleet, may_appear = self._means.fleet, now < probe.absent_until
+        if fleet.cluster_lost is not None:
+            return may_appear
+        if self._was_full:
+            return fleet.expects_more(now)
+        # A host whose agent is being started is there: no agent starts within wait_for_capacity: 0
+        return may_appear or not fleet.shown or fleet.expects_more(now)
 
     def _staying(self, now: float) -> tuple[HostState, ...]:
         """Returns the hosts that are ready and stay, as far as is known: previous members first."""

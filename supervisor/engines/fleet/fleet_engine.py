@@ -13,6 +13,7 @@ yet (`_repeat`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -90,10 +91,12 @@ class FleetEngine:
         check: Callable[[], None],
         redact: Callable[[str], str] = str,
         hosts_per_slice: int = 1,
+        wait_for_capacity: float = math.inf,
     ) -> None:
         """`wanted` hosts are to have an agent; for `hosts_per_slice` see `Fleet`. `check` raises if
         we do not lead any more: it is called before every answer. `machine` is the leader's own
-        host."""
+        host. A probe waits no longer than `wait_for_capacity` for hosts that the cluster does not
+        have."""
         self._reactor = reactor
         self._clock = clock
         self._machine = machine
@@ -112,7 +115,7 @@ class FleetEngine:
         self._last_gone: WorkersGone | None = None
         self._suspect: Launch | None = None
         """The last attempt, if its failure points at the devices."""
-        self._capacity = CapacityLook(means)
+        self._capacity = CapacityLook(means, wait_for_capacity)
         self._departures = Departures(means)
         self._ending = FleetEnding(means, machine, compile_cache, self._over)
         self._observation = Observation(means, self._runs)
