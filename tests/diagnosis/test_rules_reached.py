@@ -144,6 +144,8 @@ LINES = {
     "usage": "train.py: error: unrecognized arguments: --lr",
     "ended-by-scheduler": "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-21T08:55:30 "
     "DUE TO PREEMPTION ***",
+    "openmp-twice": "OMP: Error #15: Initializing libiomp5.so, but found libomp.so already "
+    "initialized.",
     "container-refused": 'docker: Error response from daemon: could not select device driver "nv"',
     "submission-refused": "sbatch: error: Batch job submission failed: Invalid account",
     "build-failed": "ninja: build stopped: subcommand failed.",

@@ -36,6 +36,22 @@ RULES = (
         confidence=MEDIUM,
     ),
     Rule(
+        "openmp-twice",
+        FATAL,
+        "two OpenMP runtimes in one process",
+        "Two libraries each bring an OpenMP runtime, and the second one ends the process: the same "
+        "imports do the same.",
+        "Install the libraries from one source (all by pip or all by conda), so that they share "
+        "one libiomp5 or libomp; run the same command again. KMP_DUPLICATE_LIB_OK=TRUE lets it go "
+        "on, but the results may be wrong.",
+        patterns=(
+            # DuplicateLibrary in LLVM's openmp/runtime/src/i18n/en_US.txt
+            # (without `OMP: `, which is taken for a prefix where each line has it)
+            r"\bInitializing \S+, but found \S+ already initialized",
+        ),
+        confidence=MEDIUM,
+    ),
+    Rule(
         "accelerator-absent",
         FATAL,
         "no such accelerator here",

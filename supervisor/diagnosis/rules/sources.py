@@ -143,6 +143,7 @@ SOURCES = {
     "package-missing": "pip",
     "usage": "argparse, absl flags, click, Hydra; cases argparse, absl, xlaflag, composed-07",
     "versions-differ": "XLA's cuda_dnn.cc, h5py, torch; jax #15361, jaxlib-feedstock #329",
+    "openmp-twice": "LLVM openmp/runtime/src/i18n/en_US.txt: DuplicateLibrary; case openmp-twice",
     "accelerator-absent": "torch/cuda/__init__.py, c10/cuda/CUDAFunctions.cpp",
     "container-refused": "docker, runc, libnvidia-container, the kubelet; for-win #11309",
     "submission-refused": "Slurm's common/slurm_errno.c; kubectl",
