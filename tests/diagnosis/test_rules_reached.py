@@ -20,7 +20,7 @@ ERRORS = {
     "jax-shapes": "ValueError: Incompatible shapes for broadcasting: (2,) and (3,)",
     "missing-key": "KeyError: 'inputs'",
     # --- the world outside
-    "devices-missing": "trainer.devices.DevicesMissing: 4 devices, not 8",
+    "devices-missing": "trainer.mesh.DevicesMissing: 4 devices, not 8",
     "devices-differ": "trainer.mesh.DevicesDiffer: 4 devices, not 8",
     "unusable-reward": "trainer.rewards.UnusableRewardError: exact returned 3 for 16 completions",
     "reward-not-finite": "trainer.rewards.RewardNotFiniteError: exact returned the reward nan",
