@@ -34,7 +34,9 @@ def main(argv: Sequence[str]) -> int:
     print(f"seed {seed}; again: {again}", flush=True)
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    report = run(seed, count, folder, own_disk=options.own_disk, say=_say)
+    report = run(
+        seed, count, folder, own_disk=options.own_disk, patience=options.patience, say=_say
+    )
     _print(report, time.monotonic() - began)
     if options.json is not None:
         told = as_json(report.outcomes, report.checks, report.skipped)
@@ -71,6 +73,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON too")
     parser.add_argument(
         "--keep", type=Path, default=Path("runs"), metavar="DIR", help="where a bad run goes (runs)"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="makes deadlines and waits longer, for a machine that is busy elsewhere (1)",
     )
     parser.add_argument("--own-disk", action="store_true", help=argparse.SUPPRESS)
     return parser

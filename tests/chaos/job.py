@@ -82,10 +82,13 @@ class Sign:
 class Job:
     """A job whose command is run, watched, and run again."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], environ: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, config: dict[str, Any], environ: dict[str, str], patience: float = 1.0
+    ) -> None:
         """The config and the output go into `folder`; `environ` is added to the inherited
-        environment."""
+        environment. Each wait may last `patience` times as long as on an idle machine."""
         self.folder = folder
+        self._patience = patience
         self.model_dir = Path(config["trainer"]["init"]["model_dir"])
         self.checkpoints = self.model_dir / "checkpoints"
         self.witness = folder / "witness"
@@ -141,7 +144,7 @@ class Job:
     def run_second(self) -> int:
         """Run the same command beside the one that runs; returns its exit code."""
         process = self._start(subprocess.DEVNULL, self.folder / "second.stderr")
-        return process.wait(60)
+        return process.wait(60 * self._patience)
 
     @property
     def running(self) -> bool:
@@ -162,6 +165,7 @@ class Job:
     def exit_code(self, timeout: float = 60.0) -> int:
         """Wait until the command ends; returns its exit code."""
         assert self._process is not None
+        timeout *= self._patience
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -181,6 +185,7 @@ class Job:
 
     def wait_for(self, what: str, holds: Callable[[], bool], timeout: float = 60.0) -> None:
         """Wait until `holds` returns True; it is called at every new line."""
+        timeout *= self._patience
         with self._news:
             if self._news.wait_for(lambda: holds() or not self.running, timeout) and holds():
                 return
@@ -237,7 +242,7 @@ class Job:
             )
 
     def _poll(self, holds: Callable[[], bool], timeout: float, what: str) -> None:
-        end = time.monotonic() + timeout
+        end = time.monotonic() + timeout * self._patience
         while not holds():
             if time.monotonic() > end:
                 raise StormError(what)

@@ -51,9 +51,11 @@ def run(
     folder: Path,
     *,
     own_disk: bool,
+    patience: float = 1.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Run the storm of `seed` with `count` faults (None: one of every kind) in `folder`.
+    """Run the storm of `seed` with `count` faults (None: one of every kind) in `folder`. Deadlines
+    and waits are `patience` times as long as on an idle machine.
 
     With `own_disk`, model_dir gets a small disk of its own. It is mounted and never unmounted, so
     this process must be in a mount namespace of its own.
@@ -62,10 +64,10 @@ def run(
     skipped = [f"{f.name}: no file system can be mounted here" for f in CATALOGUE if f.needs_disk]
     schedule = make_schedule(seed, possible, count or len(possible))
     environ = _environ(folder / "cache")
-    undisturbed = _config(folder / "undisturbed" / "run", schedule.max_steps)
-    config = _config(folder / "struck" / "run", schedule.max_steps)
+    undisturbed = _config(folder / "undisturbed" / "run", schedule.max_steps, patience)
+    config = _config(folder / "struck" / "run", schedule.max_steps, patience)
     say(f"the undisturbed run: {schedule.max_steps} steps")
-    quiet = Job(folder / "undisturbed", undisturbed, environ)
+    quiet = Job(folder / "undisturbed", undisturbed, environ, patience)
     try:
         quiet.run([])
         if quiet.exit_code(timeout=300.0) != 0:
@@ -73,7 +75,7 @@ def run(
     finally:
         quiet.end()
     say(f"the storm: {len(schedule.planned)} faults in {len(schedule.chapters)} runs")
-    job = Job(folder / "struck", config, environ)
+    job = Job(folder / "struck", config, environ, patience)
     if own_disk:
         _mount(job.model_dir)
     try:
@@ -112,7 +114,7 @@ def _environ(cache: Path) -> dict[str, str]:
     }
 
 
-def _config(model_dir: Path, max_steps: int) -> dict[str, Any]:
+def _config(model_dir: Path, max_steps: int, patience: float) -> dict[str, Any]:
     trainer = tiny(model_dir, max_steps=max_steps)["trainer"]
     trainer["init"] |= {
         "model_dir": str(model_dir),
@@ -122,7 +124,7 @@ def _config(model_dir: Path, max_steps: int) -> dict[str, Any]:
             "max_num_restarts": 20,
             "backoff": {"first": 0.05, "max": 0.5},
             "grace_period": 2,
-            "deadlines": _DEADLINES,
+            "deadlines": {stage: seconds * patience for stage, seconds in _DEADLINES.items()},
         },
     }
     return {"trainer": trainer}
