@@ -144,6 +144,9 @@ LINES = {
     "usage": "train.py: error: unrecognized arguments: --lr",
     "ended-by-scheduler": "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-21T08:55:30 "
     "DUE TO PREEMPTION ***",
+    "shared-library": "/app/train: error while loading shared libraries: libfoo.so.2: cannot open "
+    "shared object file: No such file or directory",
+    "symbol-missing": "/app/train: symbol lookup error: /app/train: undefined symbol: run",
     "openmp-twice": "OMP: Error #15: Initializing libiomp5.so, but found libomp.so already "
     "initialized.",
     "container-refused": 'docker: Error response from daemon: could not select device driver "nv"',

@@ -142,6 +142,10 @@ SOURCES = {
     "program-missing": "python, execve(2) and shells; cases composed-10, composed-11",
     "package-missing": "pip",
     "usage": "argparse, absl flags, click, Hydra; cases argparse, absl, xlaflag, composed-07",
+    "shared-library": "glibc elf/dl-load.c, musl ldso/dynlink.c; cases imp-lib-missing-so, "
+    "libgl-missing",
+    "symbol-missing": "glibc elf/dl-lookup.c and elf/dl-version.c, musl ldso/dynlink.c; "
+    "cases glibc-old, extension-of-another-torch",
     "versions-differ": "XLA's cuda_dnn.cc, h5py, torch; jax #15361, jaxlib-feedstock #329",
     "openmp-twice": "LLVM openmp/runtime/src/i18n/en_US.txt: DuplicateLibrary; case openmp-twice",
     "accelerator-absent": "torch/cuda/__init__.py, c10/cuda/CUDAFunctions.cpp",
