@@ -43,6 +43,7 @@ ERRORS = {
     "offline": "OSError: HF_HUB_OFFLINE is set: outgoing traffic has been disabled",
     "no-such-place": "huggingface_hub.errors.RepositoryNotFoundError: no/such",
     "no-such-place-text": "OSError: 401 Client Error. Repository Not Found for url: x",
+    "tracker-refused": "mlflow.exceptions.MlflowException: Changing param values is not allowed.",
     "rejected-credentials": "requests.exceptions.HTTPError: 401 Client Error: Unauthorized",
     "expired-credentials": "google.auth.exceptions.RefreshError: invalid_grant: Bad Request",
     "quota-code": "gcsfs.retry.HttpError: {'reason': 'quotaExceeded'}, 403",

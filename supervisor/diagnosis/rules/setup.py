@@ -138,6 +138,8 @@ RULES = (
             r"(?i)\b(?:sbatch|srun|salloc): error:[^\n]{0,80}(?:invalid|requested node "
             r"configuration|more processors requested|not available in any|unable to create step)",
             r"(?i)^error: (?:no matches for kind|error validating|unable to recognize)",
+            # Open MPI's help-orte-rmaps-base.txt
+            r"^There are not enough slots available in the system to satisfy the \d+",
         ),
         confidence=MEDIUM,
     ),
