@@ -91,8 +91,7 @@ def _table(recipes: Sequence[Recipe]) -> Iterator[str]:
 
 def _page(recipe: Recipe) -> Iterator[str]:
     yield f"# {recipe.code}\n"
-    place = f", rule {recipe.number} in the order" if recipe.number is not None else ""
-    yield f"{recipe.verdict}: {_text(recipe.cause)}{place}. `supervise rules {recipe.code}` prints this page.\n"
+    yield f"{recipe.verdict}: {_text(recipe.cause)}. `supervise rules {recipe.code}` prints this page.\n"
     yield from _section("What it means", recipe.meaning)
     if recipe.example is not None:
         yield from _example(recipe)

@@ -40,6 +40,8 @@ _TIME = re.compile(
 )
 _PATH = re.compile(r"(?:\b[a-z][a-z0-9+]{0,15}:/|(?<!\w)~?\.{0,2}/|/)[^\s'\"`,;)\]}>]*")
 _TOKEN = re.compile(r"[^\s'\"`,;()<>{}\[\]=|]+")
+_LIBRARY = re.compile(r"(lib[A-Za-z_]{1,40})\.so(?:\.\d+)*:?")
+"""A shared library, without its version. Another one that is missing is another failure."""
 _UNIT = re.compile(
     r"(?<=<n>) ?(?:[KkMGTP]i?[Bb]|[Bb]ytes?|[mun]?s|msecs?|sec(?:ond)?s?|min(?:ute)?s?|hours?|hrs?|"
     r"days?|%)(?!\w)"
@@ -131,6 +133,9 @@ def _token(match: re.Match[str]) -> str:
     token = match[0]
     if _NUMBER.fullmatch(token.rstrip(".:")):
         return "<n>"
+    library = _LIBRARY.fullmatch(token)
+    if library is not None and not _varies(library[1]):
+        return library[1]
     if _varies(token):
         return "<id>"
     found = len(_DIGITS.findall(token))

@@ -80,6 +80,11 @@ def test_the_terminal_and_the_page_say_the_same(each: Recipe) -> None:
     assert [text for text in said if plain(text) not in terminal] == []
 
 
+def test_a_page_has_no_number_in_the_order_which_changes_with_each_new_rule() -> None:
+    numbered = re.compile(r"(?i)\brule \d+ in the order\b")
+    assert [name for name, text in pages().items() if numbered.search(text)] == []
+
+
 def test_a_certain_failure_is_not_said_to_be_charged() -> None:
     certain = next(each for each in RECIPES if each.code == "own-error")
     assert [text.partition(":")[0] for text in certain.does] == ["Verdict"]

@@ -43,6 +43,7 @@ ERRORS = {
     "offline": "OSError: HF_HUB_OFFLINE is set: outgoing traffic has been disabled",
     "no-such-place": "huggingface_hub.errors.RepositoryNotFoundError: no/such",
     "no-such-place-text": "OSError: 401 Client Error. Repository Not Found for url: x",
+    "tracker-refused": "mlflow.exceptions.MlflowException: Changing param values is not allowed.",
     "rejected-credentials": "requests.exceptions.HTTPError: 401 Client Error: Unauthorized",
     "expired-credentials": "google.auth.exceptions.RefreshError: invalid_grant: Bad Request",
     "quota-code": "gcsfs.retry.HttpError: {'reason': 'quotaExceeded'}, 403",
@@ -144,6 +145,9 @@ LINES = {
     "usage": "train.py: error: unrecognized arguments: --lr",
     "ended-by-scheduler": "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-21T08:55:30 "
     "DUE TO PREEMPTION ***",
+    "shared-library": "/app/train: error while loading shared libraries: libfoo.so.2: cannot open "
+    "shared object file: No such file or directory",
+    "symbol-missing": "/app/train: symbol lookup error: /app/train: undefined symbol: run",
     "openmp-twice": "OMP: Error #15: Initializing libiomp5.so, but found libomp.so already "
     "initialized.",
     "container-refused": 'docker: Error response from daemon: could not select device driver "nv"',

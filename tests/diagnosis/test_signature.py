@@ -175,3 +175,9 @@ def test_any_text_has_a_short_signature(message: str) -> None:
 def test_a_message_of_one_piece_again_and_again_takes_no_more_than_linear_time(piece: str) -> None:
     """Quadratic time over a hundred thousand pieces would be minutes."""
     assert normalised(piece * 100_000) == normalised(piece * 100_000)
+
+
+def test_another_library_that_is_missing_is_another_failure_but_not_another_version_of_it() -> None:
+    text = "%s: cannot open shared object file: No such file or directory"
+    told = [normalised(text % name) for name in ("libGL.so.1", "libGL.so.2", "libcudart.so.12")]
+    assert told[0] == told[1] != told[2]

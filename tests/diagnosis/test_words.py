@@ -131,6 +131,54 @@ def test_what_is_absent_is_a_guess_that_it_stays_so(line: str) -> None:
     assert (found.verdict, found.rule, found.certain) == (Verdict.FATAL, "backend-missing", False)
 
 
+@pytest.mark.parametrize(
+    ("library", "rule"),
+    [
+        ("libGL.so.1", "shared-library"),
+        ("libcurl.so.4", "shared-library"),
+        ("libnuma.so.1", "shared-library"),
+        ("libhiredis.so.1", "shared-library"),
+        ("libcudart.so.12", "backend-missing"),
+        ("libnvinfer.so.8", "backend-missing"),
+        ("libtpu.so", "backend-missing"),
+    ],
+)
+def test_only_a_missing_library_of_a_device_is_a_missing_backend(library: str, rule: str) -> None:
+    line = f"ImportError: {library}: cannot open shared object file: No such file or directory"
+    found = failure(raised(line, LIBRARY))
+    assert (found.verdict, found.rule, found.certain) == (Verdict.FATAL, rule, False)
+    assert line in found.root_cause
+    assert ("jaxlib" in found.advice) is (rule == "backend-missing")
+
+
+@pytest.mark.parametrize(
+    "text", ["Input/output error", "Stale file handle", "Too many open files in system"]
+)
+def test_a_library_that_cannot_be_read_now_is_not_missing(text: str) -> None:
+    found = failure(
+        raised(f"ImportError: libGL.so.1: cannot open shared object file: {text}", LIBRARY)
+    )
+    assert found.verdict is not Verdict.FATAL
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR: ld.so: object 'libjemalloc.so.2' from LD_PRELOAD cannot be preloaded (cannot open "
+        "shared object file): ignored.",
+        "./train: /lib/libssl.so.3: no version information available (required by ./train)",
+    ],
+)
+def test_what_the_dynamic_linker_only_warns_of_is_no_failure(line: str) -> None:
+    found = failure(f"{line}\n")
+    assert found.rule == "unknown"
+
+
+def test_a_version_that_a_service_does_not_have_is_not_one_of_a_library() -> None:
+    found = failure(raised("RuntimeError: Model version '3_1' not found in the registry", LIBRARY))
+    assert found.rule not in {"symbol-missing", "backend-missing"}
+
+
 @pytest.mark.parametrize("line", BUSY)
 def test_what_is_busy_is_waited_for(line: str) -> None:
     found = failure(raised(line, LIBRARY))

@@ -50,6 +50,7 @@ from supervisor.diagnosis.rules.rule import codes_wanted as codes_wanted
 from supervisor.diagnosis.rules.rule import leftmost_match as leftmost_match
 from supervisor.diagnosis.rules.rule import matched_text as matched_text
 from supervisor.diagnosis.rules.rule import names_match as names_match
+from supervisor.diagnosis.rules.setup import LOADER_RULES as _LOADER_RULES
 from supervisor.diagnosis.rules.setup import RULES as _SETUP_RULES
 from supervisor.diagnosis.rules.training_state import NOT_FINITE as NOT_FINITE
 from supervisor.diagnosis.rules.training_state import NOT_NUMBERS as NOT_NUMBERS
@@ -111,6 +112,9 @@ _ORDERED: tuple[Rule, ...] = (
     # Before the rules about device memory: a compiler out of memory also says RESOURCE_EXHAUSTED.
     *_COMPILER_RULES,
     *_HARDWARE_RULES,
+    # After `backend-missing`, which knows the libraries of devices; before rules about words that
+    # names of libraries and symbols have, too.
+    *_LOADER_RULES,
     # Before the rules about these words alone: a damaged checkpoint is reported as NOT_FOUND,
     # DATA_LOSS or a wrong shape.
     *_TRAINING_STATE_RULES,

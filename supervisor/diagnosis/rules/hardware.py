@@ -35,6 +35,12 @@ as errors of memory, links or power, or asks to reset the GPU or the machine. Fo
 asks to restart or examine the application (13, 31), to do nothing (43), or to look for an earlier
 error (45)."""
 
+_DEVICE_LIBRARY = (
+    r"(?:\blib(?:tpu|cu(?:da|dnn|blas|dss|fft|file|pti|rand|solver|sparse|tensor)|nv|nccl|rccl|roc|"
+    r"hip|amdhip|hsa-runtime|MIOpen)[\w.+-]*|\b(?:jaxlib|jax_plugins|jax_cuda\d+_\w+)/[^\s:]*)"
+)
+"""Libraries of devices: those of TPUs, CUDA and ROCm, and of jaxlib."""
+
 SILENT_CORRUPTION = "silent-corruption"
 LOST_WORKER = "lost-worker"
 """The rule about a helper process that ended: what that process printed may say why."""
@@ -151,7 +157,10 @@ RULES = (
             r"(?i)unknown backend|not in the list of known backends|no module named '?libtpu",
             r"(?i)requires.{0,40}jaxlib|jaxlib (?:version|was built|is version)|"
             r"incompatible with jax",
-            r"(?i)built using AVX|cannot open shared object file|undefined symbol|GLIBC",
+            r"(?i)built using AVX",
+            # ld.so about other libraries: `shared-library` and `symbol-missing` in setup.py
+            rf"{_DEVICE_LIBRARY}: (?:cannot open shared object file|undefined symbol)",
+            r"undefined symbol: (?:cu(?:da|dnn|blas|fft|solver|sparse)?[A-Z]|PJRT_|Tpu)",
             r"(?i)CUDA_ERROR_NO_DEVICE|no CUDA-capable device|invalid device ordinal|"
             r"driver version "
             r"is insufficient|no kernel image is available|plugin .{0,60}(?:not found|"

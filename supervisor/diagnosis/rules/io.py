@@ -89,6 +89,24 @@ RULES = (
         speakers=ANYBODY,
     ),
     Rule(
+        "tracker-refused",
+        FATAL,
+        "the experiment tracker refuses the run",
+        "The tracker has this run already, with other values or as deleted, and refuses it each "
+        "time.",
+        "Log the same values as before under this run's id, or leave those out that change (wandb: "
+        "`config.update(..., allow_val_change=True)`). Restore a deleted run, or give it a new id; "
+        "run the same command again.",
+        patterns=(
+            # wandb sdk/wandb_config.py; W&B's server
+            r"\bAttempted to change value of key \"",
+            r"\brun \S+ was previously created and deleted\b",
+            # mlflow store/tracking/file_store.py, sqlalchemy_store.py
+            r"\bChanging param values is not allowed\.",
+        ),
+        speakers=ANYBODY,
+    ),
+    Rule(
         "rejected-credentials",
         POLICY,
         *_LOGIN,

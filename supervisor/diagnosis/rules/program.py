@@ -169,10 +169,13 @@ RULES = (
         "package-missing",
         FATAL,
         "a package cannot be installed",
-        "pip finds no version of a package that fits.",
+        "pip or uv finds no version of a package that fits.",
         "Correct the requirement that the message names; run the same command again.",
         speakers=ANYBODY,
-        patterns=(r"(?i)could not find a version that satisfies|no matching distribution found",),
+        patterns=(
+            r"(?i)could not find a version that satisfies|no matching distribution found",
+            r"\bNo solution found when resolving dependencies\b",  # uv
+        ),
     ),
     Rule(
         "usage",

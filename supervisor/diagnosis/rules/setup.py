@@ -8,12 +8,59 @@ from __future__ import annotations
 
 from supervisor.diagnosis.rules.rule import FATAL, MEDIUM, Rule
 from supervisor.diagnosis.rules.wording import FIX_CONFIG, FIX_PATH
+from supervisor.diagnosis.speakers import ANYBODY
 
 _VERSIONS = (
     "versions do not fit each other",
     "A library, a driver or a program was made for another version than the one that is there.",
     "Install versions that fit each other (`pip check`, `nvidia-smi`); run the same command again.",
 )
+
+LOADER_RULES = (
+    Rule(
+        "shared-library",
+        FATAL,
+        "a shared library is missing",
+        "The dynamic linker does not find the library that the message names: the next attempt "
+        "will not find it either.",
+        "Install the package that has the library, on each host or in the image (libGL.so.1: "
+        "`apt-get install libgl1`, or opencv-python-headless instead of opencv-python), or put "
+        "the library's folder on LD_LIBRARY_PATH; run the same command again.",
+        patterns=(
+            # glibc elf/dl-load.c. Other errno, as EIO, may pass; an LD_PRELOAD that is ignored
+            # names none
+            r"cannot open shared object file: (?:No such file or directory|Permission denied)",
+            # musl ldso/dynlink.c
+            r"\bError loading shared library [^\n]{1,300}: (?:No such file or directory|Permission "
+            r"denied)",
+        ),
+        speakers=ANYBODY,
+        confidence=MEDIUM,
+    ),
+    Rule(
+        "symbol-missing",
+        FATAL,
+        "a shared library of another version",
+        "A program or package was built for another version of a library or system than the one "
+        "that is here: the same files do the same.",
+        "Install a build of the file in the message that fits the installed versions (an "
+        "extension of PyTorch: one for this torch), or build it here. A missing GLIBC version and "
+        "an old kernel need a newer image or system; for GLIBCXX or CXXABI see first whether "
+        "LD_LIBRARY_PATH leads to an older libstdc++. Then run the same command again.",
+        patterns=(
+            # glibc elf/dl-lookup.c and dl-version.c; lld has "error: undefined symbol"
+            r"(?<!error: )undefined symbol: ",
+            r"\bversion [`'\"]\w+_[\w.]+['\"] not found \(required by ",
+            r"\bnot defined in file \S+ with link time reference|^(?:FATAL: )?kernel too old\b",
+            # musl ldso/dynlink.c
+            r"\bError relocating [^\n]{1,600}: symbol not found",
+        ),
+        speakers=ANYBODY,
+        confidence=MEDIUM,
+    ),
+)
+"""What the dynamic linker refuses. Names of libraries and symbols have any words in them, so these
+rules come before those about a text."""
 
 RULES = (
     Rule(
@@ -91,6 +138,8 @@ RULES = (
             r"(?i)\b(?:sbatch|srun|salloc): error:[^\n]{0,80}(?:invalid|requested node "
             r"configuration|more processors requested|not available in any|unable to create step)",
             r"(?i)^error: (?:no matches for kind|error validating|unable to recognize)",
+            # Open MPI's help-orte-rmaps-base.txt
+            r"^There are not enough slots available in the system to satisfy the \d+",
         ),
         confidence=MEDIUM,
     ),
@@ -106,6 +155,8 @@ RULES = (
             r"status) [12]\b)|ERROR: Failed building wheel|failed to build\b",
             r"^ninja: build stopped|error building extension",
             r"^\S+:\d+(?::\d+)?: fatal error: [^\n]{0,200}No such file",
+            # linkers: lld, and GCC about GNU's
+            r"\bld(?:\.\w+)?: error: undefined symbol: |^collect2: error: ld returned",
         ),
         confidence=MEDIUM,
     ),

@@ -54,6 +54,8 @@ SOURCES = {
     "offline": "huggingface_hub utils/_http.py and file_download.py",
     "no-such-place": "huggingface_hub errors.py; case hf-repo-401",
     "no-such-place-text": "huggingface_hub utils/_http.py",
+    "tracker-refused": "wandb sdk/wandb_config.py, W&B's server, mlflow store/tracking; "
+    "wandb #1192, SimpleTuner #108; cases mlflow-param-conflict, wandb-value-changed",
     "rejected-credentials": f"{_TABLES}; case gcs-401-restore",
     "expired-credentials": f"google.auth, botocore, RFC 6749 and 6750, {_GCS}; "
     "case gauth-invalid-grant",
@@ -140,13 +142,17 @@ SOURCES = {
     "unavailable": _STATUS,
     "invalid": _STATUS,
     "program-missing": "python, execve(2) and shells; cases composed-10, composed-11",
-    "package-missing": "pip",
+    "package-missing": "pip, uv",
     "usage": "argparse, absl flags, click, Hydra; cases argparse, absl, xlaflag, composed-07",
+    "shared-library": "glibc elf/dl-load.c, musl ldso/dynlink.c; cases imp-lib-missing-so, "
+    "libgl-missing",
+    "symbol-missing": "glibc elf/dl-lookup.c and elf/dl-version.c, musl ldso/dynlink.c; "
+    "cases glibc-old, extension-of-another-torch",
     "versions-differ": "XLA's cuda_dnn.cc, h5py, torch; jax #15361, jaxlib-feedstock #329",
     "openmp-twice": "LLVM openmp/runtime/src/i18n/en_US.txt: DuplicateLibrary; case openmp-twice",
     "accelerator-absent": "torch/cuda/__init__.py, c10/cuda/CUDAFunctions.cpp",
     "container-refused": "docker, runc, libnvidia-container, the kubelet; for-win #11309",
-    "submission-refused": "Slurm's common/slurm_errno.c; kubectl",
+    "submission-refused": "Slurm's common/slurm_errno.c; kubectl; Open MPI's help texts",
     "build-failed": "pip, setuptools, ninja and GCC",
     "archive-damaged": "GNU tar and gzip; case wrapper-tar-truncated",
     "native-check": "glog and Abseil; marin #3693, pytorch/xla #8591, transformers #12771",
