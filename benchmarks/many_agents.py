@@ -177,6 +177,7 @@ class Run:
             Leadership(_EPOCH, writer(), _LOST_AFTER, f"of-{self.size}"),
             self.size,
             lambda: None,
+            wait_for_capacity=600.0,
         )
 
     def until(self, what: str, happened: Callable[[], bool]) -> None:

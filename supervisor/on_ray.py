@@ -77,7 +77,7 @@ def engine_on_ray(
         opened.ownership.check,
         supervision.redactor.text,
         hosts_per_slice(init.devices),
-        init.autorestart.wait_for_capacity,
+        wait_for_capacity=init.autorestart.wait_for_capacity,
     )
     stack.callback(_end_agents, engine, reactor, clock)
     return engine

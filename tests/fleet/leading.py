@@ -71,6 +71,7 @@ class Leader:
             leadership,
             size + spares,
             lambda: None,
+            wait_for_capacity=600.0,
         )
 
     def of(self, kind: type[E]) -> list[E]:

@@ -177,7 +177,7 @@ class CapacityLook:
             return may_appear
         if self._was_full:
             return fleet.expects_more(now)
-        # A host whose agent is being started is there: no agent starts within wait_for_capacity: 0
+        # A host of the cluster is waited for until its agent has started, which takes a while
         return may_appear or not fleet.shown or fleet.expects_more(now)
 
     def _staying(self, now: float) -> tuple[HostState, ...]:

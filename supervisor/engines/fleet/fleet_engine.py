@@ -13,7 +13,6 @@ yet (`_repeat`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -91,7 +90,8 @@ class FleetEngine:
         check: Callable[[], None],
         redact: Callable[[str], str] = str,
         hosts_per_slice: int = 1,
-        wait_for_capacity: float = math.inf,
+        *,
+        wait_for_capacity: float,
     ) -> None:
         """`wanted` hosts are to have an agent; for `hosts_per_slice` see `Fleet`. `check` raises if
         we do not lead any more: it is called before every answer. `machine` is the leader's own
